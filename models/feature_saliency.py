@@ -99,7 +99,8 @@ def feature_saliency(
     graph = as_label_graph(links, size, num_clusters, inference)
     given = {"concentration": concentration, "saliency_prior": saliency_prior}
     proper = check_selection(selection, graph, reading, **given)
-    own = (saliency_prior or (0.5, 0.5)) if proper else None
+    beta = (0.5, 0.5) if saliency_prior is None else saliency_prior
+    own = beta if proper else None
     features: SalientFeatures | MixedFeatures
     if kinds is None or (isinstance(kinds, str) and kinds == "normal"):
         features = SalientFeatures(x, num_clusters, prior, own)

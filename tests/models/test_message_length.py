@@ -191,6 +191,13 @@ def test_priors_of_the_other_selection_are_refused(option):
         sb.fit("feature_saliency", X[:, :1], num_clusters=2, **option)
 
 
+@pytest.mark.parametrize("given", [(), 0, np.ones(3)], ids=str)
+def test_what_is_no_prior_of_saliencies_is_refused(given):
+    options = {"num_clusters": 2, "selection": "sparse", "saliency_prior": given}
+    with pytest.raises(TypeError, match="saliency_prior = .* pass the two positive numbers"):
+        sb.fit("feature_saliency", X[:, :1], **options)
+
+
 def test_a_mode_where_the_prior_is_infinite_is_said_to_be_none():
     on_bound, inside = np.array([[[1e-12, 1.0]]]), np.array([[[0.4, 0.6]]])
     features = SalientFeatures(X[:, :1], 2)

@@ -8,7 +8,7 @@ the copies lie apart.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -133,14 +133,17 @@ class Folding:
         return jax.vmap(tails.inward)(moved), reference
 
 
-def find_folding(problem: Problem, seed: int) -> Folding | None:
-    """Axes of clusters that may be renumbered, as a comparison of densities confirms.
+def find_folding(
+    problem: Problem, seed: int, starts: Mapping[str, NDArray] | None = None
+) -> Folding | None:
+    """Axes of clusters that may be renumbered, as a comparison of densities near some starts confirms.
 
     None where there are none, or more than five clusters, whose numberings are too many to try.
     """
     if not clusters_permute(problem):
         return None
-    starts = initial_values(problem, seed, _TRIED)
+    if starts is None:
+        starts = initial_values(problem, seed, _TRIED)
     found = cluster_axes(problem, {n: v[:, None] for n, v in starts.items()}, check=True)
     if found.ordered:
         return None

@@ -144,7 +144,7 @@ class Pathfinder(KeptEngine):
         looked = [visit(problem, template, part, clock, anywhere=True) for part in pool]
         flat = pool.reshape(-1, mean.shape[1])
         log_density = np.concatenate([part[0] for part in looked])
-        folding = find_folding(problem, seed)
+        folding = find_folding(problem, seed, starts)
         copies = partial(_copies, problem, folding, clock)
         log_q = [_log_pool(copies(part), mean, root) for part in pool]
         log_weights = log_density - np.concatenate(log_q)
@@ -159,13 +159,14 @@ class Pathfinder(KeptEngine):
                 f"{short:.0%} of the draws are of paths whose steps did not reach their mode: raise "
                 "max_steps, or use NUTS",
             )
-        axes = cluster_axes(problem, {n: v[None] for n, v in sites.items()})
         lp, covered = log_density[chosen], judged.close and not judged.remarks
         if folding is not None:
             orders = numberings(folding, seed, (self.num_draws,))
             moved, _ = _renumbered(problem, folding, clock, flat[chosen], orders)
             lp, sites = visit(problem, template, moved, clock)
-        elif axes.are_exchangeable:  # of more copies of a mode than paths reach
+        elif cluster_axes(
+            problem, {n: v[None] for n, v in sites.items()}
+        ).are_exchangeable:  # of more copies of a mode than paths reach
             covered = False
         value, error = log_mean_weight(log_weights)
         if covered:

@@ -132,15 +132,17 @@ _LEAST = 1e-10
 """Least number of events of a mode, where the prior has no bound."""
 
 
-def at_a_pole(values: NDArray, remedy: str, *, upper: bool = False) -> str | None:
+def at_a_pole(
+    values: NDArray, what: str, prior: str, remedy: str, *, upper: bool = False
+) -> str | None:
     """Say that a point estimate lies where its prior is infinite, on the bounds of some probabilities.
 
     Parameters
     ----------
     values : ndarray, shape (chain, draw, number)
         Probabilities; those of several draws are no point estimate.
-    remedy : str
-        What they are, under which prior, and what to do, to be told with how many there are.
+    what, prior, remedy : str
+        What they are, their prior, and what to pass instead.
     upper : bool
         Whether the prior is infinite at one as well.
     """
@@ -148,9 +150,10 @@ def at_a_pole(values: NDArray, remedy: str, *, upper: bool = False) -> str | Non
     number = int((low | (upper & (values >= 1 - 100 * _LEAST))).sum())
     if values.shape[:2] != (1, 1) or not number:
         return None
-    where, is_are = "zero or one" if upper else "zero", "is" if number == 1 else "are"
     return (
-        f"{number} of {values.size} {remedy.format(where=f'{is_are} at {where}')}, or use an engine that "
+        f"{number} of {values.size} {what} {'is' if number == 1 else 'are'} at "
+        f"{'zero or one' if upper else 'zero'}, where their {prior} prior is infinite, so that the height of "
+        f"this mode, and the choice among starts by it, mean nothing; pass {remedy}, or use an engine that "
         "draws"
     )
 
@@ -191,12 +194,8 @@ class DirichletWeights(Block):
         """Say where a mode is none, as the prior is infinite there."""
         if isinstance(self.concentration, Array) or self.concentration >= 1:
             return None
-        return at_a_pole(
-            values[self.roles[0]],
-            f"weights {{where}}, where their Dirichlet prior of concentration {self.concentration:.3g} is "
-            "infinite, so that the height of this mode, and the choice among starts by it, mean nothing; "
-            "pass concentration=1 or more",
-        )
+        prior = f"Dirichlet({self.concentration:.3g})"
+        return at_a_pole(values[self.roles[0]], "weights", prior, "concentration=1 or more")
 
     def draw(self, rng_key: Array, found: _DirichletPosterior) -> dict[str, Array]:
         """Draw weights, none exactly zero."""

@@ -60,13 +60,9 @@ def saliency_remark(values: NDArray, parameters: tuple[float, float] | None) -> 
     """Say where a mode of saliencies is none, as their prior is infinite there; see `at_a_pole`."""
     if parameters is None or min(parameters) >= 1:
         return None
-    return at_a_pole(
-        values,
-        f"saliencies {{where}}, where their Beta({parameters[0]:g}, {parameters[1]:g}) prior is infinite, so "
-        "that the height of this mode, and the choice among starts by it, mean nothing; pass "
-        "saliency_prior=(1, 1) or more, or selection='mml'",
-        upper=True,
-    )
+    prior = f"Beta({parameters[0]:g}, {parameters[1]:g})"
+    remedy = "saliency_prior=(1, 1) or more, or selection='mml'"
+    return at_a_pole(values, "saliencies", prior, remedy, upper=True)
 
 
 def draw_saliency(rng_key: Array, on: Array, off: Array) -> Array:
