@@ -33,7 +33,15 @@ from .engines.plumbing.progress import progress_bar
 from .engines.plumbing.side_by_side import one_member, run_each
 from .engines.problem.declared import observed_table
 from .engines.problem.density import approximation, trace_model
-from .engines.steps.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
+from .engines.steps.climbs import (
+    BROKEN,
+    SETTLED,
+    climbed,
+    history_length,
+    rounding_of,
+    stop_code,
+    until_stopped,
+)
 from .engines.steps.starts import initial_values, starting_point
 from .feature_saliency_diagonal import Diagonal, number_of_clusters, that_ranks
 from .feature_saliency_removals import Traced, simpler, worst_cluster
@@ -239,9 +247,10 @@ class ComponentwiseEM(KeptEngine):
             structure = at.structure
             good = jnp.isfinite(value)
             same = structure == state.structure
-            fell = same & ~state.plain & (value < state.value - _ROUNDING * (1 + jnp.abs(value)))
+            size, rounding = 1 + jnp.abs(value), rounding_of(value)
+            fell = same & ~state.plain & (value < state.value - max(_ROUNDING, rounding) * size)
             gain = jnp.abs(value - state.value)
-            settled = same & ~fell & (gain <= tol * (1 + jnp.abs(value)))
+            settled = same & ~fell & (gain <= jnp.maximum(tol, rounding) * size)
             cut = state.steps >= most
             rests = good & ~fell & (settled | cut)
             better = rests & (length > state.best_value)

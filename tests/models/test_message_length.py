@@ -162,6 +162,16 @@ def test_noise_of_many_levels_and_rare_counts_have_one_cluster():
     assert (fit.params["weights"] > 0).sum() == 1
 
 
+def test_a_search_in_single_precision_settles():
+    """Rounding is no fall, nor a gain that is left."""
+    x = np.random.default_rng(0).normal(size=(60, 2)) + 5.0 * (np.arange(60) % 2)[:, None]
+    engine = sb.ComponentwiseEM(num_restarts=2)
+    given = {"num_clusters": 4, "engine": engine, "dtype": "float32", "progress": False}
+    fit = sb.fit("feature_saliency", x, **given)
+    assert fit.status.converged
+    assert (fit.params["weights"] > 0).sum() == 2
+
+
 def test_no_rounded_value_is_surer_than_one():
     """Clusters would collapse on single values of whole numbers."""
     x = np.round(RNG.normal(0.0, 3.0, (60, 2)))

@@ -22,6 +22,7 @@ __all__ = [
     "at_rest",
     "climbed",
     "history_length",
+    "rounding_of",
     "stop_code",
     "until_stopped",
 ]
@@ -76,9 +77,13 @@ def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tu
     ahead = jnp.where(ratio < 1, gain * ratio / (1 - ratio), jnp.inf)
     ahead = jnp.where(jnp.isfinite(gain_before), ahead, jnp.inf)
     most = jnp.maximum(jnp.abs(gain), jnp.abs(ahead))
-    rounding = _ROUNDING * jnp.finfo(size.dtype).eps
-    rests = (most <= tol * size) | (jnp.abs(gain) <= rounding * size)
+    rests = (most <= tol * size) | (jnp.abs(gain) <= rounding_of(value) * size)
     return rests, gain
+
+
+def rounding_of(value: Array) -> float:
+    """Difference, relative to their size, that rounding leaves between objectives that are equal."""
+    return _ROUNDING * float(jnp.finfo(value.dtype).eps)
 
 
 def until_stopped(step: Callable[[Any], Any], state: Any, limit: Array) -> Any:
