@@ -67,7 +67,7 @@ class Checked:
     Attributes
     ----------
     check : callable
-        ``check(data)``, given all data by name, refuses or warns.
+        ``check(data)``, given all data and options by name, refuses or warns.
     """
 
     check: Callable[[typing.Mapping[str, Any]], None]
@@ -126,7 +126,7 @@ class Role:
     missing: bool = False
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
-        """Check data beside others at hand that were not chosen from them; see `Checked` and `Chosen`."""
+        """Check data beside others and options at hand; see `Checked` and `Chosen`."""
         for note in (self.chosen, self.checked):
             if note is not None and note.check is not None and self.name in data:
                 note.check(data)

@@ -88,7 +88,7 @@ def read_arguments(
     checks.require_options(signature, model, options, name)
     checks.check_named_classes(signature, checked, options)
     for role in signature.data:
-        role.check(checked)
+        role.check({**options, **checked})
         if role.chosen is None or role.name in checked:
             continue
         if (found := role.chosen.choose(checked, options)) is not None:

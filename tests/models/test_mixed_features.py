@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import Problem
+from sidebayes.models.blocks.saliency import salient_mixed
 from sidebayes.models.blocks.saliency.kinds import Columns, Kind
 from sidebayes.models.blocks.saliency.passes import Salient
 from sidebayes.models.blocks.saliency.salient_mixed import SalientMixed
@@ -73,7 +74,9 @@ def tables(density, x):
     return found
 
 
-def test_density_sums_over_which_features_are_relevant():
+@pytest.mark.parametrize("chunk", [4, 4096])
+def test_density_sums_over_which_features_are_relevant(monkeypatch, chunk):
+    monkeypatch.setattr(salient_mixed, "CHUNK", chunk)  # six rows in two pieces, or in one
     density, x = random_density(), random_rows()
     within, common = tables(density, x)
     rho = np.asarray(density.features.saliency)
@@ -86,7 +89,9 @@ def test_density_sums_over_which_features_are_relevant():
     np.testing.assert_allclose(by_cluster, np.log(expected).T)
 
 
-def test_moments_are_the_sums():
+@pytest.mark.parametrize("chunk", [4, 4096])
+def test_moments_are_the_sums(monkeypatch, chunk):
+    monkeypatch.setattr(salient_mixed, "CHUNK", chunk)  # six rows in two pieces, or in one
     density, x = random_density(), random_rows()
     within, common = tables(density, x)
     rho = np.asarray(density.features.saliency)
@@ -94,9 +99,8 @@ def test_moments_are_the_sums():
     chance = rho * within / (rho * within + (1 - rho) * common)
     relevant = chance * share[:, :, None] * ~np.isnan(x)[:, None]
     others = ~np.isnan(x) - relevant.sum(axis=1)
-    found = jax.tree.map(
-        np.asarray, jax.jit(SalientMixed.moments)(density, x, share.T, np.zeros(1))
-    )
+    visit = jax.jit(lambda *given: SalientMixed.moments(*given))  # traced anew for each chunk
+    found = jax.tree.map(np.asarray, visit(density, x, share.T, np.zeros(1)))
     np.testing.assert_allclose(found.on, relevant.sum(axis=(0, 1)))
     np.testing.assert_allclose(found.off, others.sum(axis=0))
     np.testing.assert_allclose(found.certainty, (relevant * chance).sum(axis=(0, 1)))

@@ -79,6 +79,16 @@ class Kind(NamedTuple):
         code = jnp.where((away <= self._tolerance[:, None]).any(-1), away.argmin(-1), self.levels)
         return jnp.where(known, code.astype(own.dtype), 0.0), known
 
+    def grid(self) -> Array:
+        """All codes, shape (num_codes, num_features); that of values which are no level is among them."""
+        num_codes = self.levels + (self.name == "category")
+        return jnp.broadcast_to(jnp.arange(0.0, num_codes)[:, None], (num_codes, len(self.columns)))
+
+    def indicators(self, value: Array) -> Array:
+        """Which code of `grid` values have, none if missing; shape (num_points, num_codes, num_features)."""
+        x, known = self.of(value)
+        return ((x[:, None] == self.grid()) & known[:, None]).astype(value.dtype)
+
     @property
     def _tolerance(self) -> np.ndarray:
         """How far a value may be from that of its level, by column."""
@@ -92,15 +102,27 @@ class Kind(NamedTuple):
 
     def log_prob(self, x: Array, params: Array) -> Array:
         """Log probability of values, shape (..., num_features)."""
+        return self.log_kernel(x, params) + self.log_base(x)
+
+    def log_kernel(self, x: Array, params: Array) -> Array:
+        """Terms of `log_prob` with parameters in them."""
         if self.name == "count":
-            return xlogy(x, params) - params - gammaln(x + 1.0)
+            return x * jnp.log(jnp.maximum(params, _LEAST)) - params
         if self.name == "ordered":
-            most = self.levels - 1
-            log_ways = gammaln(most + 1.0) - gammaln(x + 1.0) - gammaln(most - x + 1.0)
-            return log_ways + xlogy(x, params) + xlogy(most - x, 1.0 - params)
+            log_on, log_off = (jnp.log(jnp.maximum(p, _LEAST)) for p in (params, 1.0 - params))
+            return x * log_on + (self.levels - 1 - x) * log_off
         log_params = jnp.log(jnp.maximum(params, _LEAST))
         known = (self._hot(x) * log_params).sum(axis=-1)
         return jnp.where(x < self.levels, known, np.log(_LEAST))
+
+    def log_base(self, x: Array) -> Array:
+        """The other terms of `log_prob`, which are the same in all clusters."""
+        if self.name == "category":
+            return jnp.zeros_like(x)
+        if self.name == "count":
+            return -gammaln(x + 1.0)
+        most = self.levels - 1
+        return gammaln(most + 1.0) - gammaln(x + 1.0) - gammaln(most - x + 1.0)
 
     def _hot(self, x: Array) -> Array:
         return jax.nn.one_hot(x.astype(int), self.levels, dtype=x.dtype)

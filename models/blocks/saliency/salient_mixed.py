@@ -11,9 +11,10 @@ import numpyro.distributions as dist
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ..visits import at_a_time
 from .kinds import Columns, Kind
 from .layout import Used
-from .passes import Salient, SalientMoments, gains_at_bounds, log_saliency
+from .passes import CHUNK, Salient, SalientMoments, gains_at_bounds, log_saliency
 from .salient_normal import SalientNormal
 
 __all__ = ["MixedMoments", "SalientMixed"]
@@ -77,28 +78,29 @@ class SalientMixed(dist.Distribution):
     def _normal_values(self, value: ArrayLike) -> Array:
         return jnp.asarray(value)[..., np.array(self.columns.normal, int)]
 
-    def _compared(
-        self, kind: Kind, value: Array, within: Array, common: Array
-    ) -> tuple[Array, Array, Array]:
-        """Log joint probabilities of relevant values and of others, and which are known."""
-        x, known = kind.of(value)
+    def _joint(
+        self, kind: Kind, x: Array, known: ArrayLike, within: Array, common: Array
+    ) -> tuple[Array, Array]:
+        """Log joint probabilities of relevant values and of others, but for `Kind.log_base`."""
         log_on, log_off = log_saliency(self.features.saliency[np.array(kind.columns)])
-        on = log_on + jnp.where(known, kind.log_prob(x, within), 0.0)
-        return on, log_off + jnp.where(known, kind.log_prob(x, common), 0.0), known
+        on = log_on + jnp.where(known, kind.log_kernel(x, within), 0.0)
+        return on, log_off + jnp.where(known, kind.log_kernel(x, common), 0.0)
 
     def log_prob(self, value: ArrayLike) -> Array:
         """Log density, of the broadcast shape of rows and clusters."""
         total = self.normal.log_prob(self._normal_values(value))
         for kind, (within, common) in zip(self.columns.kinds, self.params, strict=True):
-            on, off, _ = self._compared(kind, jnp.asarray(value), within, common)
-            total = total + jnp.logaddexp(on, off).sum(axis=-1)
+            x, known = kind.of(jnp.asarray(value))
+            base = jnp.where(known, kind.log_base(x), 0.0)
+            joint = _log_sum(*self._joint(kind, x, known, within, common))
+            total = total + (base + joint).sum(axis=-1)
         return total
 
     def relevance(self, value: Array, labels: Array) -> Array:
         """Probability that each value is relevant given the clusters of the rows, of the shape of `value`."""
         parts: list[Array] = []
         for kind, (within, common) in zip(self.columns.kinds, self.params, strict=True):
-            on, off, _ = self._compared(kind, value, within[labels], common)
+            on, off = self._joint(kind, *kind.of(value), within[labels], common)
             parts.append(jax.nn.sigmoid(on - off))
         normal = self.normal.relevance(self._normal_values(value), labels)
         return self.columns.joined(normal, parts)
@@ -125,13 +127,27 @@ class SalientMixed(dist.Distribution):
         if self.columns.normal:
             total = self.normal.by_cluster(self._normal_values(value), used)
         for kind, (within, common) in zip(self.columns.kinds, self.params, strict=True):
-
-            def one(own: Array, kind: Kind = kind, common: Array = common) -> Array:
-                on, off, _ = self._compared(kind, value, own, common)
-                return jnp.logaddexp(on, off).sum(axis=-1)
-
-            total = total + lax.map(one, within)
+            total = total + self._of_rows(kind, value, within, common)
         return total
+
+    def _of_rows(self, kind: Kind, value: Array, within: Array, common: Array) -> Array:
+        """Log density of features of one kind, shape (num_clusters, num_points)."""
+
+        def one(x: Array, known: ArrayLike, own: Array) -> Array:
+            return _log_sum(*self._joint(kind, x, known, own, common))
+
+        if not kind.levels:
+            x, known = kind.of(value)
+            base = jnp.where(known, kind.log_base(x), 0.0).sum(axis=-1)
+            return base + lax.map(lambda own: one(x, known, own).sum(axis=-1), within)
+        grid = kind.grid()
+        levels = kind.log_base(grid) + jax.vmap(lambda own: one(grid, True, own))(within)
+
+        def piece(rows: Array) -> Array:
+            return jnp.einsum("kcd,ncd->kn", levels, kind.indicators(rows))
+
+        found = lax.map(piece, _in_pieces(value))
+        return jnp.moveaxis(found, 0, 1).reshape(len(levels), -1)[:, : len(value)]
 
     def moments(
         self, value: Array, share: Array, about: Array, used: Used | None = None
@@ -157,20 +173,25 @@ class SalientMixed(dist.Distribution):
     def _of_kind(
         self, kind: Kind, value: Array, share: Array, within: Array, common: Array
     ) -> tuple[Array, Array, Array, Array]:
-        x, known = kind.of(value)
+        """Statistics, expected numbers of relevant values and of others, and certainty.
+
+        All depend on the values of a feature alone: levels are visited in place of rows.
+        """
+        x, known = (kind.grid(), jnp.ones(())) if kind.levels else kind.of(value)
+        counts = _level_counts(kind, value, share) if kind.levels else share[:, :, None]
 
         def one(state: Any, cluster: tuple[Array, Array]) -> tuple[Any, Array]:
             params, own = cluster
-            on, off, _ = self._compared(kind, value, params, common)
+            on, off = self._joint(kind, x, known, params, common)
             chance = jax.nn.sigmoid(on - off)
-            relevant = own[:, None] * known * chance
+            relevant = own * known * chance
             total, certainty = state
             new = total + relevant, certainty + (relevant * chance).sum(axis=0)
             return new, kind.statistics(x, relevant)
 
         start = jnp.zeros_like(x), jnp.zeros(x.shape[-1], x.dtype)
-        (total, certainty), statistics = lax.scan(one, start, (within, share))
-        others = jnp.maximum(share.sum(axis=0)[:, None] * known - total, 0.0)
+        (total, certainty), statistics = lax.scan(one, start, (within, counts))
+        others = jnp.maximum(counts.sum(axis=0) * known - total, 0.0)
         every = jnp.concatenate([statistics, kind.statistics(x, others)[None]])
         return every, total.sum(axis=0), others.sum(axis=0), certainty
 
@@ -229,3 +250,26 @@ class SalientMixed(dist.Distribution):
         known = ~jnp.isnan(value)
         on, off = (relevant & known).sum(axis=0), (~relevant & known).sum(axis=0)
         return MixedMoments(normal, tuple(kinds), on, off, on)
+
+
+def _log_sum(one: Array, other: Array) -> Array:
+    """`logaddexp` by a logarithm that processors take of several numbers at once."""
+    return jnp.maximum(one, other) + jnp.log(1.0 + jnp.exp(-jnp.abs(one - other)))
+
+
+def _level_counts(kind: Kind, value: Array, share: Array) -> Array:
+    """Expected numbers of values by cluster and level, shape (num_clusters, num_codes, num_features)."""
+
+    def piece(total: Array, rows: tuple[Array, Array]) -> tuple[Array, None]:
+        values, own = rows
+        return total + jnp.einsum("nk,ncd->kcd", own, kind.indicators(values)), None
+
+    none = jnp.zeros((len(share), *kind.grid().shape), share.dtype)
+    return lax.scan(piece, none, (_in_pieces(value), _in_pieces(share.T, 0.0)))[0]
+
+
+def _in_pieces(rows: Array, blank: float = jnp.nan) -> Array:
+    """Rows of at most `CHUNK` at a time, shape (num_pieces, num_rows, ...), filled up with blank ones."""
+    size = min(at_a_time(CHUNK), len(rows))
+    filled = jnp.pad(rows, ((0, -len(rows) % size), (0, 0)), constant_values=blank)
+    return filled.reshape(-1, size, rows.shape[-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,10 +163,13 @@ def check_links(
 def check_known_clusters(data: Mapping[str, Any]) -> None:
     """Refuse clusters in ``data["known"]`` that the hard links in ``data["links"]`` contradict.
 
+    Cannot-links that leave no cluster to a row are found as long as one row after another has a single
+    cluster left. What remains (graph colouring is hard in general) shows as a partition function of zero.
+
     Raises
     ------
     ValueError
-        Naming two rows, their clusters and the links.
+        Naming rows, their clusters and the links.
     """
     known, links = data["known"], data.get("links")
     values = np.asarray(known.values)
@@ -205,6 +208,46 @@ def check_known_clusters(data: Mapping[str, Any]) -> None:
         (i, j), (one, other) = cannot[same][0], ends[same][0]
         tied = "" if {i, j} == {one, other} else " between rows that must-links tie to them"
         raise told(int(one), int(other), f"cannot-link ({i}, {j}){tied}")
+    num_clusters = data.get("num_clusters") or 0
+    if values.max(initial=0) >= num_clusters or values.shape[1:] not in ((), (num_clusters,)):
+        return  # refused as labels
+    left = np.ones((num_nodes, num_clusters), bool)
+    rows = np.flatnonzero(number < size)
+    np.logical_and.at(left, node[rows], known.subset(rows).admissible(num_clusters))
+    _refuse_none_left(left, node[cannot], node, known.names or ())
+
+
+def _refuse_none_left(
+    left: NDArray[np.bool_], cannot: NDArray, node: NDArray, names: Sequence[Any]
+) -> None:
+    """Raise where cannot-links to chunklets with one cluster left leave none to another chunklet."""
+    chunklets, cannot = np.unique(cannot, return_inverse=True)
+    ends, left = np.concatenate([cannot, cannot[:, ::-1]]), left[chunklets]
+    settled = np.zeros(len(left), bool)
+    for _ in range(_ROUNDS):
+        new = (left.sum(axis=1) == 1) & ~settled
+        if not new.any():
+            return
+        settled |= new
+        one, other = ends[new[ends[:, 0]]].T
+        before = left.copy()
+        np.logical_and.at(left, other, ~before[one])
+        empty = np.flatnonzero(~left.any(axis=1))
+        if len(empty):
+            break
+    else:
+        return
+    met = np.unique(ends[(ends[:, 1] == empty[0]) & settled[ends[:, 0]], 0])
+    first = np.unique(node, return_index=True)[1][chunklets]
+    named = dict(enumerate(names))
+    apart = (
+        f"row {first[row]} (cluster {named.get(cluster, cluster)!r})"
+        for row, cluster in zip(met, before[met].argmax(axis=1).tolist(), strict=True)
+    )
+    raise ValueError(
+        f"known clusters and cannot-links leave no cluster to row {first[empty[0]]}: it is held apart from "
+        f"{' and '.join(apart)}; correct a label, add clusters, drop a link, or give the links finite weights"
+    )
 
 
 def refuse_uncolourable(cannot: NDArray, num_nodes: int, num_clusters: int, node: NDArray) -> None:

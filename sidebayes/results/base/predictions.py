@@ -321,7 +321,7 @@ def check_new(
         if old is not None and new is not None:
             warn_of_far_rows(role.name, new, old)
     for role in signature.data:
-        role.check(checked)
+        role.check({**run.options, **checked})
     for option, note in signature.chosen:
         if note.suit is not None:
             note.suit(run.options.get(option), checked)

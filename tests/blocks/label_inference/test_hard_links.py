@@ -172,3 +172,57 @@ def test_known_clusters_may_be_linked():
     told = r"known\[1\] = 1 or 2 and known\[2\] = 0 contradict must-links 1–3–2"
     with pytest.raises(ValueError, match=told):
         hard_links.check_known_clusters(may | {"links": Links.must_link([(1, 3), (3, 2)])})
+
+
+def test_known_clusters_and_cannot_links_leave_none():
+    known = PartialLabels(np.array([0, 1, -1, -1, -1, -1]))
+
+    def check(links, num_clusters=2, known=known):
+        data = {"known": known, "links": links, "num_clusters": num_clusters}
+        hard_links.check_known_clusters(data)
+
+    both = Links.cannot_link([(2, 0), (2, 1)])
+    told = r"leave no cluster to row 2: it is held apart from row 0 \(cluster 0\) and row 1 \(cluster 1\)"
+    with pytest.raises(ValueError, match=told):
+        check(both)
+    check(both, 3)
+    chain = Links.cannot_link([(0, 2), (2, 3), (3, 4), (4, 1)])  # 1, 0, 1, and then nothing
+    with pytest.raises(ValueError, match=r"row . \(cluster .\)"):
+        check(chain)
+    check(chain, 3)
+    check(Links.cannot_link([(0, 2), (2, 3), (3, 1)]))
+    tied = Links.cannot_link([(2, 0), (3, 1)]) + Links.must_link([(2, 3)])
+    with pytest.raises(ValueError, match="no cluster to row 2"):
+        check(tied)
+    named = PartialLabels(np.array(["a", "b", "", "", "", ""]))
+    with pytest.raises(ValueError, match=r"row 0 \(cluster 'a'\)"):
+        check(both, 2, named)
+    some = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], *[[1, 1, 1]] * 3], bool)
+    with pytest.raises(ValueError, match="no cluster to row 2"):
+        check(both, 3, PartialLabels(some))
+
+
+def test_no_labelling_is_refused_that_exists():
+    """Against all labelings of six rows: what is refused has none."""
+    rng = np.random.default_rng(3)
+    labelings = np.array(list(itertools.product(range(3), repeat=6)))
+    refused = missed = 0
+    for _ in range(200):
+        values = np.where(rng.random(6) < 0.5, rng.integers(3, size=6), -1)
+        pairs = np.array([(i, j) for i in range(6) for j in range(i) if rng.random() < 0.4])
+        if not len(pairs):
+            continue
+        fits = ((values < 0) | (labelings == values)).all(axis=1)
+        fits &= (labelings[:, pairs[:, 0]] != labelings[:, pairs[:, 1]]).all(axis=1)
+        links = Links.cannot_link(pairs)
+        data = {"known": PartialLabels(values), "links": links, "num_clusters": 3}
+        try:
+            links.check(6, 3)
+            hard_links.check_known_clusters(data)
+        except ValueError:
+            assert not fits.any()
+            refused += 1
+        else:
+            missed += not fits.any()
+    assert refused > 20
+    assert missed < 0.1 * refused
