@@ -72,28 +72,37 @@ def long_run(name: str, folder: Path, **settings: object) -> KnownPosterior:
         found.save(path)
     sites = found.tree["posterior"].data_vars
     axes = {n: v.dims.index("clusters") for n, v in sites.items() if "clusters" in v.dims}
-    functionals = partial(label_free, axes)
-    draws = functionals({n: v.to_numpy() for n, v in sites.items()})
-    truth = {
-        name: (float(v.mean()), float(v.std()))
-        for name, v in draws.items()
+    reference = {n: v.to_numpy() for n, v in sites.items()}
+    middle = {
+        name: (float(np.median(v)), float(np.ptp(np.quantile(v, [0.25, 0.75]))))
+        for name, v in label_free(axes, reference).items()
         if v.std() > _CONSTANT * np.abs(v.mean())  # the mean of K weights is always 1 / K
     }
+    functionals = partial(squeezed, axes, middle)
+    truth = {n: (float(v.mean()), float(v.std())) for n, v in functionals(reference).items()}
     return KnownPosterior(method, (), truth, "long run", given, functionals)
+
+
+def squeezed(axes, middle, draws):
+    """Inverse hyperbolic sines of `label_free` about medians, in units of interquartile ranges.
+
+    Where a cluster may be empty its parameters have their prior. Standard deviations would be those of few
+    far draws, or not finite; these functionals have all moments, in any unit of the data.
+    """
+    found = label_free(axes, draws)
+    return {n: np.arcsinh((found[n] - median) / width) for n, (median, width) in middle.items()}
 
 
 def label_free(axes, draws):
     """Every scalar; of sites with an axis of the clusters, mean and standard deviation over these.
 
-    Of covariances the logarithms of the variances, of positive numbers the logarithms, and of others the
-    inverse hyperbolic sine: where a cluster may be empty its parameters have their prior, under which
-    variances have no finite variance.
+    Of covariances the logarithms of the variances, and of positive numbers the logarithms.
     """
     found = {}
     for name, values in draws.items():
         if name in axes and axes[name] < values.ndim - 2 and values.shape[-1] == values.shape[-2]:
             values = np.diagonal(values, axis1=-2, axis2=-1)
-        values = np.log(values) if (values > 0).all() else np.arcsinh(values)
+        values = np.log(values) if (values > 0).all() else values
         if name in axes:
             found[f"mean of {name}"] = values.mean(axis=axes[name])
             found[f"spread of {name}"] = values.std(axis=axes[name])
