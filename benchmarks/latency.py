@@ -71,13 +71,14 @@ def load(name):
 def one_fit(method="ppc", links=0, hard=False, engine="em", options=None):
     """Fit once in this process; says what it took beyond imports."""
     import arviz_stats.base  # noqa: F401
-    import xarray  # noqa: F401
+    import xarray
     from sidebayes.guides.engines.plumbing.programs import counted_compilations
 
     import sidebayes as sb
     from sidebayes.runs.zoo import ENGINES, make_engine
 
     getattr(sb, "Fit")  # noqa: B009, names are imported when they are first used
+    xarray.DataArray(0.0)  # imports Dask, where it is installed
     x, labels, num_clusters = load("iris")
     given = {}
     if links:

@@ -19,8 +19,6 @@ from typing import Any
 
 import jax
 
-from .shares import on_devices
-
 __all__ = ["NoThreadsError", "Workers", "finished", "in_threads", "interruptible", "leave_at_once"]
 
 _lock = threading.Lock()
@@ -157,21 +155,20 @@ def interruptible(work: Callable[[], Any]) -> Any:
 
 
 def finished(program: Callable, *args: Any) -> Any:
-    """Run a compiled program to its end; see `interruptible`.
+    """Run a compiled program to its end, on arguments that lie where it runs; see `interruptible`.
 
     Parameters
     ----------
     program : callable
     *args
+        As `on_devices` returns them, in a thread of the same precision.
 
     Returns
     -------
     pytree of Array
         What it returns, computed.
     """
-    # what is converted here needs this thread's precision
-    given = on_devices(args)
-    return interruptible(lambda: jax.block_until_ready(program(*given)))
+    return interruptible(lambda: jax.block_until_ready(program(*args)))
 
 
 def leave_at_once(status: int | None = None) -> None:

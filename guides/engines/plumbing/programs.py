@@ -23,7 +23,7 @@ from numpyro.primitives import _PYRO_STACK
 from ..base import FitError, Problem
 from ..machine.background import NoThreadsError, Workers, finished, interruptible
 from ..machine.memory import are_maps_scarce, check_program
-from ..machine.shares import divided, is_spread, replicated, whole
+from ..machine.shares import divided, is_spread, on_devices, replicated, whole
 from . import fingerprint
 from .identity import freeze, is_known, structure
 from .store import ProgramStore, compile_anew, current_store
@@ -103,7 +103,7 @@ class Program:
 
     def __call__(self, *args: Any) -> Any:
         """Run it."""
-        return finished(self.executable, *args)
+        return finished(self.executable, *on_devices(args))
 
 
 def compiled(

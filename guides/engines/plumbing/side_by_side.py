@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from ..base import Problem
-from ..machine.background import NoThreadsError, in_threads
+from ..machine.background import NoThreadsError, finished, in_threads
 from ..machine.memory import machine_memory, program_memory
 from ..machine.shares import is_spread, on_devices
 from .programs import Program, compiled, maker
@@ -101,9 +101,9 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
     list
         What it returned, computed.
     """
-    # nothing is left to be converted by other threads, whose precision is another
+    # here, once: other threads have another precision
     given, common = on_devices((list(members), shared))
-    works = [partial(program, member, *common) for member in given]
+    works = [partial(finished, program.executable, member, *common) for member in given]
     at_once = 1 if is_spread(shared) else min(len(given), num_processors(), _room(program))
     if at_once > 1:
         with suppress(NoThreadsError):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing import side_by_side
-from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations
+from sidebayes.guides.engines.plumbing.programs import Program, compiled, counted_compilations
 from sidebayes.guides.engines.plumbing.side_by_side import compiled_batch, run_all
 from sidebayes.guides.engines.steps import starts
 from sidebayes.models.gmm import gmm
@@ -81,7 +81,7 @@ def test_an_exception_in_a_thread_is_raised(monkeypatch):
 
     monkeypatch.setattr(side_by_side, "_room", lambda program: 2)
     with pytest.raises(ArithmeticError, match=r"member 1\.0"):
-        run_all(fails, [np.array(1.0), np.array(2.0)])
+        run_all(Program(fails), [np.array(1.0), np.array(2.0)])
 
 
 def reported(member):
