@@ -26,8 +26,8 @@ __all__ = ["by_block", "refuse_target", "scan_among", "with_samples"]
 
 _SAMPLE = 10_000
 """Rows that a fit of a table on disk keeps and describes."""
-_ROWS = 65_536
-"""Rows for which predictions are made at once."""
+_ROWS, _FEWER = 65_536, 4096
+"""Rows for which predictions are made at once, by a point and at least by many draws."""
 
 
 def scan_among(data: tuple, named: Mapping[str, Any]) -> Scan | None:
@@ -85,8 +85,8 @@ def with_samples(
     engine = "stochastic_em" if engine is None else engine
     if not make_engine(engine, card).streams:
         raise ValueError(
-            f"a table on disk is fitted by engine='stochastic_em', or StochasticEM(...); {name} by another "
-            "engine needs all rows in memory, scan.to_numpy()"
+            f"a table on disk is fitted by engine='stochastic_em' or 'cavi'; {name} by another engine needs "
+            "all rows in memory, scan.to_numpy()"
         )
     streamed = look_over(table, _SAMPLE, check_seed(seed), progress=progress)
     return Asked(*_with_rows(table, streamed.sample, data, named), engine, streamed)
@@ -110,6 +110,7 @@ def by_block(
     to: str | Path | None,
     column: str,
     *,
+    num_draws: int,
     progress: bool = True,
 ) -> NDArray | Path:
     """Apply a function of rows to a table on disk, and write what it gives, block by block.
@@ -124,6 +125,8 @@ def by_block(
         A file ``.parquet``, or a folder ``.zarr``, which is made anew; None returns an array.
     column : str
         Name of the column, or the beginning of the names of several.
+    num_draws : int
+        Over which the function averages, each of which it computes for rows at once.
 
     Returns
     -------
@@ -134,14 +137,16 @@ def by_block(
     if len([one for one in (*data, *named.values()) if one is not None]) > 1:
         raise ValueError("a table on disk can have no other data beside it; pass an array")
 
+    size = min(_ROWS, max(_ROWS // num_draws, _FEWER), max(table.sizes))
+
     def found() -> Iterator[NDArray]:
         with progress_bar("rows", len(table), shown=progress) as advance:
             for number in range(len(table.parts)):
                 block = table.read(number)
-                for begin in range(0, len(block), _ROWS):
-                    rows = block[begin : begin + _ROWS]
+                for begin in range(0, len(block), size):
+                    rows = block[begin : begin + size]
                     advance(len(rows), column)
-                    yield _of_rows(function, table, rows, data, named)
+                    yield _of_rows(function, table, rows, size, data, named)
 
     if to is None:
         return np.concatenate(list(found()))
@@ -153,10 +158,14 @@ def by_block(
 
 
 def _of_rows(
-    function: Callable[..., NDArray], table: Scan, rows: NDArray, data: tuple, named: Mapping
+    function: Callable[..., NDArray],
+    table: Scan,
+    rows: NDArray,
+    size: int,
+    data: tuple,
+    named: Mapping,
 ) -> NDArray:
-    """Values at some rows; spare ones make their number that of others, so that one program is enough."""
-    size = min(_ROWS, max(table.sizes))
+    """Values at some rows; spare ones make their number `size`, so that one program is enough."""
     spare = np.broadcast_to(rows[-1], (size - len(rows), rows.shape[1]))
     given, by_name = _with_rows(table, np.concatenate([rows, spare]), data, named)
     return function(*given, **by_name)[: len(rows)]

@@ -81,7 +81,7 @@ class BatchData:
         few = np.arange(min(2, graph.num_real))  # a default prior needs more rows than one
         tied = np.unique(graph.links.pairs) if graph.num_links else few
         linked = _cut(problem, of_points(graph, tied, groups), blank=True)
-        plan, fn, value = closed_plan(linked)
+        plan, fn, value = closed_plan(linked, "StochasticEM")
         if (fn.groups is None) != (groups is None):
             raise ValueError(
                 "StochasticEM keeps the rows of a group together, and the mixture that the model "
@@ -192,8 +192,14 @@ def _taken(table: NDArray, axis: int, numbers: NDArray, blank: bool) -> NDArray:
     return table[(slice(None),) * axis + (numbers,)]
 
 
-def closed_plan(problem: Problem) -> tuple[Plan, FiniteMixture, Any]:
-    """Plan of a model of linked points in which every site has an update; mixture and its data."""
+def closed_plan(problem: Problem, asked: str) -> tuple[Plan, FiniteMixture, Any]:
+    """Plan of a model of linked points in which every site has an update; mixture and its data.
+
+    Raises
+    ------
+    ValueError
+        If the model is another one; `asked` is what needs it.
+    """
     plan = plan_updates(problem)
     trace = abstract_trace(problem)
     sources = list(collapsed_sites(trace).values())
@@ -208,7 +214,7 @@ def closed_plan(problem: Problem) -> tuple[Plan, FiniteMixture, Any]:
         or "it observes no LinkedMixture, or other sites beside it"
     )
     raise ValueError(
-        f"StochasticEM needs closed-form M-steps for every site of one LinkedMixture, and the model "
+        f"{asked} needs closed-form M-steps for every site of one LinkedMixture, and the model "
         f"has none for some ({why}); use 'em' or 'map'"
     )
 

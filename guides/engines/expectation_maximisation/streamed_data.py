@@ -1,4 +1,4 @@
-"""Tables on disk of which stochastic EM reads one block of rows at a time."""
+"""Tables on disk of which one block of rows is read at a time."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class StreamedData:
                 "array where they are needed"
             )
         blank = _with_rows(problem, np.zeros((2, table.sample.shape[1])), _unlinked(2, 2))
-        plan, fn, _ = closed_plan(blank)
+        plan, fn, _ = closed_plan(blank, "a table on disk")
         if fn.groups is not None:
             raise ValueError("rows of groups cannot be read in blocks; pass an array")
         batches = []

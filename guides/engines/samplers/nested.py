@@ -170,7 +170,7 @@ class NestedSlice(KeptEngine):
             chosen = draws, state.tails, unnumbered, problem.args
             asked = compiled("particles", problem, None, partial(finish, None), *chosen)
             values, lp = clock.counted(asked)(*chosen)
-        pooled = pool_evidence(log_evidence, variance)
+        pooled = pool_evidence(log_evidence, variance, self.tol)
         left = float(_remaining(state).max())
         stopped = left < self.tol
         message = (

@@ -260,7 +260,9 @@ def warn_of_length(engine: str, number: float, seconds: float, what: str, advice
         )
 
 
-def pool_evidence(log_evidence: NDArray, own_variance: float = 0.0) -> Evidence:
+def pool_evidence(
+    log_evidence: NDArray, own_variance: float = 0.0, shared_error: float = 0.0
+) -> Evidence:
     """Log evidence of independent runs, averaged on the natural scale, and its standard error.
 
     The spread of a few runs is not their standard deviation: it is widened so that 1.96 errors are the
@@ -272,12 +274,14 @@ def pool_evidence(log_evidence: NDArray, own_variance: float = 0.0) -> Evidence:
     own_variance : float
         Variance of the log evidence of one run, if a theory gives it; the error is the greater of
         what this and the spread of the runs say.
+    shared_error : float
+        Error that all runs have in common, such as that of the rule by which they stop.
     """
     number = len(log_evidence)
     value = float(np.logaddexp.reduce(log_evidence)) - math.log(number)
     widened = special.stdtrit(number - 1, 0.975) / special.ndtri(0.975)
     variance = max(float(log_evidence.var(ddof=1)) * widened**2, own_variance)
-    return Evidence(value, "estimate", math.sqrt(variance / number))
+    return Evidence(value, "estimate", math.hypot(math.sqrt(variance / number), shared_error))
 
 
 def num_temperatures(temperature: float, num_coordinates: int, target_ess: float) -> float:

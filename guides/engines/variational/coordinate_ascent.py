@@ -25,6 +25,7 @@ from ..base import (
     Problem,
     Status,
 )
+from ..expectation_maximisation.streamed_data import StreamedTable
 from ..modes import distinct_modes
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
@@ -57,6 +58,7 @@ from ..steps.surrogate import expectation
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, listed
 from .factors import FactoredModel, check_factors, plan_factors
+from .streamed_ascent import fit_table
 
 __all__ = ["CoordinateAscent"]
 
@@ -107,6 +109,8 @@ class CoordinateAscent(KeptEngine):
     joint density: variational EM. The bound is then one of :math:`\log p(x, \phi)` at the points, which
     says nothing about the evidence. The status names these sites and the reason.
 
+    A table on disk (`sidebayes.scan`) is read once for each step, if every site has a factor.
+
     Parameters
     ----------
     tol : float
@@ -135,6 +139,7 @@ class CoordinateAscent(KeptEngine):
     num_inner_steps: Count = 15
     name: ClassVar[str] = "cavi"
     climbs: ClassVar[bool] = True
+    streams: ClassVar[bool] = True
 
     def roughly(self) -> CoordinateAscent:
         """Fewer and shorter steps, and one draw: chains warm up from there."""
@@ -164,6 +169,10 @@ class CoordinateAscent(KeptEngine):
         FitError
             If the bound is finite from no start.
         """
+        if any(isinstance(arg, StreamedTable) for arg in problem.args):
+            return fit_table(
+                self, self._draws, problem, seed=seed, init=init, progress=progress, keep=keep
+            )
         approximate = approximation(problem)
         plan = plan_factors(problem)
         if init is None:

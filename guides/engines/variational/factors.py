@@ -29,9 +29,10 @@ from ..steps.updates import (
     provenance,
 )
 
-__all__ = ["FactoredModel", "check_factors", "plan_factors"]
+__all__ = ["NORMALIZER", "FactoredModel", "check_factors", "entries_of", "plan_factors"]
 
-_NORMALIZER = "log_normalizer"
+NORMALIZER = "log_normalizer"
+"""Key of a distribution's normaliser among its log-factors."""
 
 _TOLERANCE = 1e-4
 """Relative difference between a factor and the model's density that rounding may leave."""
@@ -77,11 +78,12 @@ def plan_factors(problem: Problem) -> Plan:
 
 def _entries(trace: Mapping[str, dict]) -> dict[str, dict[str, Array]]:
     """Log-factors and normaliser of every observed site."""
-    sources = collapsed_sites(trace).items()
-    return {
-        name: fn.log_factors(value) | {_NORMALIZER: fn.log_normalizer()}
-        for name, (fn, value) in sources
-    }
+    return {name: entries_of(*site) for name, site in collapsed_sites(trace).items()}
+
+
+def entries_of(fn: Collapsed, value: Any) -> dict[str, Array]:
+    """Log-factors of an observed site, and its normaliser."""
+    return fn.log_factors(value) | {NORMALIZER: fn.log_normalizer()}
 
 
 def _no_factor(
@@ -93,7 +95,7 @@ def _no_factor(
         return f"the block of {listed(own)} has no expected factors"
     follows = isinstance(block, FollowsPoints)
     for source in part.sources:
-        for factor in (*block.factors, _NORMALIZER):
+        for factor in (*block.factors, NORMALIZER):
             needed = set(entered[source].get(factor, ()))
             others = needed - own
             if own & needed and others and not (follows and others <= points):
@@ -141,7 +143,7 @@ class FactoredModel:
         total, posterior = _apart(self._plan, found, self._trace), {}
         for name, (fn, at_points, expected) in _sources(self._plan, found, self._trace).items():
             factors = at_points | expected
-            normalizer = factors.pop(_NORMALIZER)
+            normalizer = factors.pop(NORMALIZER)
             log_z, posterior[name] = jax.value_and_grad(fn.log_partition)(factors)
             total = total + log_z - normalizer
         return total, posterior
@@ -245,7 +247,7 @@ def _of_points(
     for name, (_, at_points, expected) in _sources(plan, found, trace).items():
         moving = {key: value for key, value in at_points.items() if key not in expected}
         moving |= {key: value for key, value in expected.items() if key in follow}
-        normalizer = moving.pop(_NORMALIZER, jnp.zeros(()))
+        normalizer = moving.pop(NORMALIZER, jnp.zeros(()))
         slope = {key: posterior[name][key] for key in moving}
         total = total + inner(slope, moving) - normalizer
     return total
@@ -295,7 +297,7 @@ def _difference(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, A
     claimed, due = block.divergence(found), block.log_density(found, values) - prior
     size = 1 + jnp.abs(claimed) + jnp.abs(due)
     for name, given in zip(part.sources, observations(trace, part, posterior), strict=True):
-        slope = {**posterior[name], _NORMALIZER: -1.0}
+        slope = {**posterior[name], NORMALIZER: -1.0}
         for factor, expected in block.expected_factors(found, given).items():
             rise = inner(slope[factor], expected - entries[name][factor])
             due, size = due + rise, size + jnp.abs(rise)

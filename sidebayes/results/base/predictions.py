@@ -94,7 +94,7 @@ def predict_proba(
         If no cluster gives a row a density above zero, or the new links contradict each other.
     """
     if scan_among(data, named) is not None:
-        return by_block(partial(predict_proba, fit), data, named, to, "cluster", progress=progress)
+        return _by_block(fit, predict_proba, data, named, to, "cluster", progress)
     refuse_target(to)
     need_labels(fit, "labels to predict")
     with fit.run.precision:
@@ -130,7 +130,7 @@ def predict(
     A file has the column ``label``.
     """
     if scan_among(data, named) is not None:
-        return by_block(partial(predict, fit), data, named, to, "label", progress=progress)
+        return _by_block(fit, predict, data, named, to, "label", progress)
     refuse_target(to)
     return np.argmax(predict_proba(fit, *data, **named), axis=1)
 
@@ -156,7 +156,7 @@ def log_prob(
         If the model gives points no density: a classifier describes their labels only.
     """
     if scan_among(data, named) is not None:
-        return by_block(partial(log_prob, fit), data, named, to, "log_prob", progress=progress)
+        return _by_block(fit, log_prob, data, named, to, "log_prob", progress)
     refuse_target(to)
 
     def log_density(trace: dict, layout: Any, owners: dict) -> Any:
@@ -223,6 +223,20 @@ def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.Data
         if own_design:
             return _replicates(run, found, draws, seed)
         return _outcomes_of(run, given, found, draws, seed)
+
+
+def _by_block(
+    fit: FitBase,
+    function: Callable,
+    data: tuple,
+    named: Mapping[str, Any],
+    to: str | Path | None,
+    column: str,
+    progress: bool,
+) -> NDArray | Path:
+    num_draws = len(thin(fit.tree["posterior"].sizes["draw"]))
+    given = {"num_draws": num_draws * fit.tree["posterior"].sizes["chain"], "progress": progress}
+    return by_block(partial(function, fit), data, named, to, column, **given)
 
 
 def _stored_draws(fit: FitBase) -> xr.Dataset:

@@ -24,7 +24,7 @@ from ...common.fields import check_seed
 from ...common.warnings import warn_user
 from ...tasks import Task
 from ..base.fit_base import FitBase
-from .validation import fits_without, unit_terms, units_held_out
+from .validation import fits_without, refuse_sample, unit_terms, units_held_out
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOO
@@ -102,6 +102,7 @@ def loo(
 
 def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
     """Terms of the log likelihood by unit, of enough draws."""
+    refuse_sample(fit, "leaving out is of all")
     terms = unit_terms(fit)
     with fit.run.precision:
         if fit.run.model is not None:

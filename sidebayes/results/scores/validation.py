@@ -30,7 +30,16 @@ from ..base.fit_base import FitBase
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOOKFold
 
-__all__ = ["Units", "bic", "deal_folds", "fits_without", "kfold", "unit_terms", "units_held_out"]
+__all__ = [
+    "Units",
+    "bic",
+    "deal_folds",
+    "fits_without",
+    "kfold",
+    "refuse_sample",
+    "unit_terms",
+    "units_held_out",
+]
 
 
 def unit_terms(fit: FitBase) -> NDArray[np.float64]:
@@ -44,13 +53,18 @@ def unit_terms(fit: FitBase) -> NDArray[np.float64]:
     return np.concatenate(list(by_dim.values()), axis=-1)
 
 
-def bic(fit: FitBase) -> float:
-    """See `Fit.bic`."""
+def refuse_sample(fit: FitBase, why: str) -> None:
+    """Refuse scores of a fit whose table on disk is kept as a sample of its rows."""
     if fit.run.sample_of:
         raise ValueError(
-            f"the fit describes a sample of {fit.run.sample_of} rows, and BIC is of all; score rows by "
+            f"the fit describes a sample of {fit.run.sample_of} rows, and {why}; score rows by "
             "fit.log_prob(scan)"
         )
+
+
+def bic(fit: FitBase) -> float:
+    """See `Fit.bic`."""
+    refuse_sample(fit, "BIC is of all")
     terms = unit_terms(fit)
     if np.prod(terms.shape[:2]) > 1:
         raise ValueError(

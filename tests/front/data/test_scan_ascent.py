@@ -1,0 +1,117 @@
+"""Coordinate ascent over tables on disk, against coordinate ascent in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sidebayes.guides.engines.variational import streamed_ascent
+
+import sidebayes
+from sidebayes import streams
+
+CENTRES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 5.0]])
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    return CENTRES[rng.integers(3, size=900)] + rng.normal(size=(900, 2))
+
+
+@pytest.fixture
+def table(rows, tmp_path, monkeypatch):
+    """Nine hundred rows in blocks of three hundred and batches of one hundred, of which 200 are kept."""
+    monkeypatch.setattr("sidebayes.data.scan._FEW", 600)
+    monkeypatch.setattr(streams, "_SAMPLE", 200)
+    monkeypatch.setattr(streamed_ascent, "_ROWS", 100)
+    np.save(tmp_path / "points.npy", rows)
+    return sidebayes.scan(tmp_path / "points.npy")
+
+
+def by_mean(fit):
+    """Means and weights of the clusters, in one order."""
+    mean = fit.tree["posterior"]["mean"].mean(["chain", "draw"]).to_numpy()
+    weights = fit.tree["posterior"]["weights"].mean(["chain", "draw"]).to_numpy()
+    order = np.lexsort(np.round(mean).T)
+    return mean[order], weights[order]
+
+
+def test_factors_are_those_of_all_rows(rows, table):
+    given = {"num_clusters": 3, "engine": "cavi", "progress": False}
+    found, expected = (sidebayes.fit("gmm", x, **given) for x in (table, rows))
+    assert "200 of 900 points" in repr(found)
+    assert found.run.sample_of == 900
+    # both stop with next to nothing to gain, at the same bound
+    assert found.log_evidence.kind == "bound"
+    assert found.log_evidence.value == pytest.approx(expected.log_evidence.value, rel=1e-7)
+    history = found.objective[0]
+    assert np.all(np.diff(history) >= -1e-9 * np.abs(history[1:]))
+    assert history[-1] == found.log_evidence.value
+    for ours, theirs in zip(by_mean(found), by_mean(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.02)  # draws of factors
+    deviations = [
+        fit.tree["posterior"]["mean"].std("draw").to_numpy().mean() for fit in (found, expected)
+    ]
+    assert deviations[0] == pytest.approx(deviations[1], rel=0.1)
+
+
+def test_what_is_of_a_sample_is_said(table, tmp_path):
+    found = sidebayes.fit("gmm", table, num_clusters=3, engine="cavi", progress=False)
+    assert found.verdict[0] == "caution"
+    assert "was not looked at" in found.verdict[1]
+    with pytest.raises(ValueError, match="leaving out is of all"):
+        found.loo()
+    with pytest.raises(ValueError, match="sample of the 900 rows"):
+        found.kfold(2)
+    assert found.predict(table).shape == (900,)
+    found.save(tmp_path / "fit.nc")
+    loaded = sidebayes.load(tmp_path / "fit.nc")
+    again = sidebayes.fit("gmm", table, num_clusters=3, engine="cavi", init=loaded, progress=False)
+    assert again.log_evidence.value == pytest.approx(found.log_evidence.value, rel=1e-7)
+
+
+def test_a_table_that_is_kept_whole_is_like_an_array(rows, table, monkeypatch):
+    monkeypatch.setattr(streams, "_SAMPLE", 1000)
+    given = {"num_clusters": 3, "engine": "cavi", "progress": False}
+    found, expected = (sidebayes.fit("gmm", x, **given) for x in (table, rows))
+    assert not found.run.sample_of
+    assert found.log_evidence == expected.log_evidence
+    assert "k-hat" in found.verdict[1]
+
+
+def test_a_checkpoint_goes_on_after_a_pass(table, tmp_path, monkeypatch):
+    engine = sidebayes.CoordinateAscent(num_restarts=1, max_steps=5, tol=0.0, num_draws=10)
+    given = {"num_clusters": 3, "engine": engine, "progress": False}
+    expected = sidebayes.fit("gmm", table, **given)
+    whole, calls = streamed_ascent.at_rest, []
+
+    def breaks(*values):
+        calls.append(values)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(*values)
+
+    kept = given | {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr(streamed_ascent, "at_rest", breaks)
+        with pytest.raises(KeyboardInterrupt):
+            sidebayes.fit("gmm", table, **kept)
+    monkeypatch.setattr(streamed_ascent, "at_rest", lambda *v: calls.append(v) or whole(*v))
+    found = sidebayes.fit("gmm", table, **kept)
+    assert len(calls) == 3 + 3  # two passes were kept
+    np.testing.assert_array_equal(found.params["mean"], expected.params["mean"])
+
+
+def test_what_needs_all_rows_is_refused(table, monkeypatch):
+    given = {"num_clusters": 2, "engine": "cavi", "progress": False}
+    links = sidebayes.Links.from_pairs([(0, 1)], [True])
+    with pytest.raises(ValueError, match="neither links"):
+        sidebayes.fit("ppc", table, links, **given)
+    plan = streamed_ascent.plan_factors
+
+    def with_a_point(problem):
+        return plan(problem)._replace(rest=("weights",), lacking=("no reason",))
+
+    monkeypatch.setattr(streamed_ascent, "plan_factors", with_a_point)
+    with pytest.raises(ValueError, match=r"weights have none \(no reason\); pass an array"):
+        sidebayes.fit("gmm", table, **given)
