@@ -75,7 +75,7 @@ class KNearest:
         self._is_approximate = approximate
         self._index = Growing(np.empty((0, number), np.int64))
         self._length = Growing(np.empty((0, number)))
-        self._fixed: set[tuple[int, int]] = set()
+        self._fixed = np.empty((0, 2), np.int64)
 
     @property
     def index(self) -> NDArray[np.int64]:
@@ -115,7 +115,7 @@ class KNearest:
         kept = (self.index[one] == other[:, None]).any(1) | (self.index[other] == one[:, None]).any(
             1
         )
-        kept |= np.array([pair in self._fixed for pair in map(tuple, removed.ends.tolist())], bool)
+        kept |= (removed.ends[:, None] == self._fixed).all(2).any(1)
         joined = np.union1d(own[0][own[0] >= 0], closer)
         added = Edges.unique(joined, np.full(len(joined), new), distances[joined])
         return removed.where(~kept), added
@@ -139,7 +139,7 @@ class KNearest:
 
     def contract(self, gone: NDArray[np.int64], rows: Rows, fixed: Edges) -> None:
         """Places of contracted rows stay vacant, for new rows among the k nearest of those left."""
-        self._fixed.update(map(tuple, fixed.ends.tolist()))
+        self._fixed = np.concatenate([self._fixed, fixed.ends])
         short = np.setdiff1d(np.flatnonzero(np.isin(self.index, gone).any(axis=1)), gone)
         if not len(short):
             return
@@ -170,18 +170,17 @@ class KNearest:
         self._length.keep(kept)
         index = self.index
         index[...] = np.where(index >= 0, number[index], index)
-        renumbered = ((int(number[one]), int(number[other])) for one, other in self._fixed)
-        self._fixed = {pair for pair in renumbered if min(pair) >= 0}
+        fixed = number[self._fixed]
+        self._fixed = fixed[(fixed >= 0).all(axis=1)]
 
     def state(self) -> dict[str, NDArray]:
         """What a file must hold beside the number of neighbours."""
-        fixed = np.array(sorted(self._fixed), np.int64).reshape(-1, 2)
-        return {"index": self.index, "length": self.length, "fixed": fixed}
+        return {"index": self.index, "length": self.length, "fixed": np.unique(self._fixed, axis=0)}
 
     def resume(self, state: Mapping[str, NDArray]) -> None:
         """Go on from what a file holds."""
         self._index, self._length = Growing(state["index"]), Growing(state["length"])
-        self._fixed = {(int(one), int(other)) for one, other in state["fixed"]}
+        self._fixed = state["fixed"]
 
     def links(self, distances: NDArray) -> Links:
         """The k nearest of each row outside the graph."""
