@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,6 @@ from ..steps.starts import random_keys, starting_point
 from ..steps.update_checks import check_updates
 from ..steps.updates import Part, Plan, block_of, listed
 from .factors import NORMALIZER, check_factors, entries_of, plan_factors
-
-if TYPE_CHECKING:
-    from .coordinate_ascent import CoordinateAscent
 
 __all__ = ["fit_table"]
 
@@ -70,7 +67,7 @@ class _Sweeps(NamedTuple):
 
 
 def fit_table(
-    engine: CoordinateAscent,
+    engine: Any,
     draws: Callable[[Plan, Problem], Callable],
     problem: Problem,
     *,
@@ -187,7 +184,8 @@ def _swept(
             raise FitError(
                 "CoordinateAscent: the bound is not finite; " + remedy(data.problem), start
             )
-        settled, gain = map(np.asarray, at_rest(*map(jnp.asarray, (value, *state[2:4])), tol))
+        now, last, before = map(jnp.asarray, (value, state.value, state.gain))
+        settled, gain = map(np.asarray, at_rest(now, last, before, tol))
         found = state.found if settled else updated(sums)
         history = state.history.copy()
         history[step] = value

@@ -234,9 +234,10 @@ def _by_block(
     column: str,
     progress: bool,
 ) -> NDArray | Path:
-    num_draws = len(thin(fit.tree["posterior"].sizes["draw"]))
-    given = {"num_draws": num_draws * fit.tree["posterior"].sizes["chain"], "progress": progress}
-    return by_block(partial(function, fit), data, named, to, column, **given)
+    sizes = fit.tree["posterior"].sizes
+    draws = len(thin(sizes["draw"])) * sizes["chain"]
+    asked = partial(function, fit)
+    return by_block(asked, data, named, to, column, num_draws=draws, progress=progress)
 
 
 def _stored_draws(fit: FitBase) -> xr.Dataset:
