@@ -93,6 +93,9 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
             f"{sizes['draw']} draws per chain cannot be judged; draw some hundreds from each of "
             "several chains."
         )
+    if independent:  # autocorrelations of such draws are chance
+        few = sizes["chain"] * sizes["draw"] < _ESS_PER_CHAIN
+        return ("caution", f"{sizes['draw']} draws are few; raise num_draws.") if few else None
     rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
     if rhat > 1.05:
         renumbered = "responsibilities" in fit.tree and not is_ordered(fit.tree)

@@ -93,6 +93,7 @@ class Laplace(KeptEngine):
     importance: bool = False
     name: ClassVar[str] = "laplace"
     climbs: ClassVar[bool] = True
+    independent_draws: ClassVar[bool] = True
 
     def prepare(self, problem: Problem) -> None:
         """See `Engine.prepare`."""

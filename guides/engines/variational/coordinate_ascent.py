@@ -140,6 +140,7 @@ class CoordinateAscent(KeptEngine):
     name: ClassVar[str] = "cavi"
     climbs: ClassVar[bool] = True
     streams: ClassVar[bool] = True
+    independent_draws: ClassVar[bool] = True
 
     def roughly(self) -> CoordinateAscent:
         """Fewer and shorter steps, and one draw: chains warm up from there."""

@@ -115,18 +115,18 @@ def fit_table(
         given = state.found, random_keys(seed, engine.num_draws), start, some.args
         draw = clock.counted(compiled("cavi-draws", some, None, partial(draws, plan), *given))
         (drawn, *_), means = draw(*given)
-    ended = (
-        "converged in" if state.settled else f"stopped at max_steps={engine.max_steps}, raise it:"
-    )
+    steps = int(state.steps)
+    passes = f"{steps} pass{'es' if steps > 1 else ''} over {data.table.num_rows} rows"
+    ended = "converged in" if state.settled else "stopped, as max_steps says, after"
     bound = Evidence(float(state.value), "bound")
     return EngineResult(
         engine=engine.name,
         draws={name: value[None] for name, value in as_numpy(drawn).items()},
         sample_stats={"lp": np.full((1, engine.num_draws), np.nan)},
-        objective=state.history[None, : int(state.steps)],
+        objective=state.history[None, :steps],
         status=Status(
             bool(state.settled),
-            f"coordinate ascent {ended} {state.steps} passes over {data.table.num_rows} rows; {bound}",
+            f"coordinate ascent {ended} {passes}; {bound}",
         ),
         seconds=clock.seconds,
         density_space="unconstrained",

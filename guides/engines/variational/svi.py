@@ -147,6 +147,7 @@ class SVI(KeptEngine):
     batch_sets: Count | None = None
     name: ClassVar[str] = "svi"
     length: ClassVar[str] = "num_steps"
+    independent_draws: ClassVar[bool] = True
 
     def prepare(self, problem: Problem) -> None:
         """See `Engine.prepare`."""

@@ -196,11 +196,9 @@ def _merged(edges: NDArray, num_nodes: int) -> tuple[int, NDArray]:
 
     From node to node along these edges their positions grow, up to the one that two nodes share.
     """
-    last = np.full((2, num_nodes), -1)
+    last, position = np.full((2, num_nodes), -1), np.arange(len(edges))
     for side in (0, 1):
-        last[side, edges[:, side]] = np.arange(
-            len(edges)
-        )  # of equal indices the last assignment stays
+        last[side, edges[:, side]] = position  # of equal indices the last assignment stays
     last = last.max(axis=0)
     root, node = np.arange(num_nodes), np.flatnonzero(last >= 0)
     root[node] = edges[last[node]].sum(axis=1) - node

@@ -7,7 +7,7 @@ from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.trust.modes import lower_modes
 from sidebayes.diagnostics.trust.verdict import verdict
 
-from sidebayes import EM, MAP, NUTS
+from sidebayes import EM, MAP, NUTS, SVI, CoordinateAscent, Laplace, Pathfinder
 from tests.diagnostics.fakes import FakeFit, make_tree
 
 
@@ -45,6 +45,19 @@ def test_what_is_good():
     assert verdict(climbed(SETTLED, SETTLED))[0] == "good"
     assert verdict(climbed(SETTLED))[0] == "good"  # ten equal starts, of which one is run
     assert verdict(sampled(4, 300))[0] == "good"
+
+
+@pytest.mark.parametrize("engine", [SVI(), Pathfinder()])
+def test_independent_draws_are_counted(engine):
+    """Whatever their autocorrelations are by chance."""
+    assert CoordinateAscent.independent_draws
+    assert Laplace.independent_draws
+    fit = sampled(2, 150)
+    fit.config = engine
+    assert "enough draws" not in verdict(fit)[1]
+    few = sampled(1, 60)
+    few.config = engine
+    assert "60 draws are few; raise num_draws" in verdict(few)[1]
 
 
 @pytest.mark.parametrize(
