@@ -177,9 +177,6 @@ def _rounds_of_colour(
 def _colour_classes(source: NDArray, target: NDArray, size: int) -> NDArray[np.int64]:
     """Colour by one maximal independent set after another (Luby, 1986)."""
     priority = np.random.default_rng(0).permutation(size)
-    # nodes named by their priorities
-    node = np.arange(size)
-    source, target = priority[source], priority[target]
     colour_of = np.full(size, -1, np.int64)
     colour = 0
     while (colour_of < 0).any():
@@ -189,12 +186,12 @@ def _colour_classes(source: NDArray, target: NDArray, size: int) -> NDArray[np.i
         inner_source, inner_target = source, target
         while candidate.any():
             rival = np.full(size, -1, np.int64)
-            np.maximum.at(rival, inner_target, inner_source)
-            chosen = candidate & (node > rival)
+            np.maximum.at(rival, inner_target, priority[inner_source])
+            chosen = candidate & (priority > rival)
             colour_of[chosen] = colour
             candidate &= ~chosen
             candidate[inner_target[chosen[inner_source]]] = False
             keep = candidate[inner_source] & candidate[inner_target]
             inner_source, inner_target = inner_source[keep], inner_target[keep]
         colour += 1
-    return colour_of[priority]
+    return colour_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..side_information.hard_links import low_first
+from ..side_information.hard_links import connected_sets, low_first
 
 __all__ = ["MAX_WIDTH", "Order", "order_nodes", "table_cells"]
 
@@ -180,8 +180,14 @@ def _surely_wider(edges: NDArray, connected_set: NDArray, width: NDArray) -> NDA
         # fewer than 2 w nodes cannot have w edges each
         open_case = ~wider & (num_nodes > 2 * width)
         edges = edges[open_case[connected_set[edges[:, 0]]]]
-        edges = edges[rng.permutation(len(edges))]
-        num_merged, merged = _merged(edges, len(connected_set))
+        chosen = np.full(len(connected_set), -1)
+        number = rng.permutation(len(edges))
+        for side in (0, 1):
+            np.maximum.at(chosen, edges[:, side], number)
+        edge_of_number = np.empty(len(edges), np.int64)
+        edge_of_number[number] = np.arange(len(edges))
+        chosen = edge_of_number[_distinct(chosen[chosen >= 0])]
+        num_merged, merged = connected_sets(edges[chosen], len(connected_set))
         set_of_merged = np.zeros(num_merged, np.int64)
         set_of_merged[merged] = connected_set
         connected_set = set_of_merged
@@ -189,28 +195,6 @@ def _surely_wider(edges: NDArray, connected_set: NDArray, width: NDArray) -> NDA
         ends = ends[ends[:, 0] != ends[:, 1]]
         edges = np.stack(np.divmod(_distinct(ends @ [num_merged, 1]), num_merged), axis=1)
     return wider
-
-
-def _merged(edges: NDArray, num_nodes: int) -> tuple[int, NDArray]:
-    """Contract the last edge of every node: how many nodes are left, and which each has become.
-
-    From node to node along these edges their positions grow, up to the one that two nodes share.
-    """
-    last, position = np.full((2, num_nodes), -1), np.arange(len(edges))
-    for side in (0, 1):
-        last[side, edges[:, side]] = position  # of equal indices the last assignment stays
-    last = last.max(axis=0)
-    root, node = np.arange(num_nodes), np.flatnonzero(last >= 0)
-    root[node] = edges[last[node]].sum(axis=1) - node
-    shared = root[root] == np.arange(num_nodes)
-    root[shared] = np.minimum(root, np.arange(num_nodes))[shared]
-    while True:
-        further = root[root]
-        if np.array_equal(further, root):
-            break
-        root = further
-    is_root = root == np.arange(num_nodes)
-    return int(is_root.sum()), (np.cumsum(is_root) - 1)[root]
 
 
 def _distinct(keys: NDArray) -> NDArray:
