@@ -23,7 +23,8 @@ from ..runs.stored import names_of_columns
 from .base.fit_base import FitBase, need_labels
 from .base.intervals import check_probability, mixture_bands, normal_interval
 from .base.labels import responsibilities
-from .base.predictions import check_new, known_groups, over_draws
+from .base.new_data import check_new, known_groups
+from .base.predictions import over_draws
 from .base.predictive import fill_tables, outcomes
 
 if TYPE_CHECKING:

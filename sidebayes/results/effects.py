@@ -15,7 +15,7 @@ from sidebayes.guides.engines.problem.posterior import derive
 from ..runs.stored import coordinates
 from .base.fit_base import FitBase
 from .base.intervals import check_probability, normal_interval, total_moments
-from .base.predictions import check_new
+from .base.new_data import check_new
 
 __all__ = ["coefficients", "effects", "integrated_out", "latents", "summary_of_latents"]
 

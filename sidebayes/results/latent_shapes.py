@@ -23,7 +23,7 @@ from sidebayes.guides.engines.problem.units import Layout, lay_out_units, log_te
 
 from ..common.fields import check_integer, check_seed
 from .base.fit_base import FitBase
-from .base.predictions import check_new
+from .base.new_data import check_new
 from .shapes import chart_of, group_names
 
 __all__ = ["group_log_likelihood"]

@@ -23,7 +23,8 @@ from ..runs.checks import check_dims
 from ..runs.run import Run
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
-from .base.predictions import check_new, over_draws
+from .base.new_data import check_new
+from .base.predictions import over_draws
 from .base.predictive import fill_tables
 
 __all__ = ["event_times", "survival"]

@@ -22,7 +22,8 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ...common.fields import Range, check_number
 from .fit_base import FitBase, need_labels
-from .predictions import check_new, over_draws, refuse_impossible
+from .new_data import check_new
+from .predictions import over_draws, refuse_impossible
 
 __all__ = [
     "class_names",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.problem.declared import individual_sites, site_dims
+from sidebayes.guides.engines.problem.declared import individual_sites
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
     finite_mixtures,
@@ -29,12 +29,12 @@ from sidebayes.guides.engines.problem.units import lay_out_units, log_terms, ref
 from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.fields import check_seed
-from ...common.magnitudes import listed, warn_of_far_rows
-from ...data.tables import in_order_of
+from ...common.magnitudes import listed
 from ...runs import checks
 from ...runs.run import Run
 from ...streams import by_block, refuse_target, scan_among
 from .fit_base import FitBase, need_labels
+from .new_data import check_new, known_groups, refuse_links_to_known, sites_of_groups
 from .predictive import (
     design,
     draw_data,
@@ -47,8 +47,6 @@ from .predictive import (
 )
 
 __all__ = [
-    "check_new",
-    "known_groups",
     "log_prob",
     "over_draws",
     "predict",
@@ -303,46 +301,6 @@ def _refuse_classifier(run: Run) -> None:
         )
 
 
-def check_new(
-    run: Run, data: tuple, named: Mapping[str, Any], optional: Collection[str] = ("links",)
-) -> dict[str, Any]:
-    """New data by name of the argument, checked by role and against those that were fitted."""
-    run.problem  # noqa: B018  a model that is not known refuses
-    signature = run.signature
-    given, surplus = checks.sort_arguments(signature, data, named, run.method, optional)
-    if surplus:
-        raise TypeError(f"{sorted(surplus)} are options; new data are all that can be given")
-    for role in signature.of_kind("table"):
-        if role.name in given:
-            columns = run.columns.get(role.name)
-            given[role.name] = in_order_of(given[role.name], role.name, columns)
-    checked = checks.check_given(signature, given, run.method)
-    for role in signature.data:  # as the fit has it
-        kept = role.chosen is not None and role.name in run.data
-        if kept and role.name not in checked:
-            checked[role.name] = run.data[role.name]
-    for role in signature.of_kind("labels"):
-        old, new = run.data.get(role.name), checked.get(role.name)
-        if old is not None and new is not None:
-            checked[role.name] = new.under(old.names)
-    checks.check_dims(signature, checked)
-    for role in signature.of_kind("table"):
-        old, new = run.data.get(role.name), checked.get(role.name)
-        if old is not None and new is not None and old.shape[1:] != new.shape[1:]:
-            what = f"{new.shape[1:]} columns, the fit has {old.shape[1:]}"
-            if old.ndim == 2:
-                what = f"{new.shape[1]} features, the fit has {old.shape[1]}"
-            raise ValueError(f"{role.name}_new has {what}; pass the same columns in the same order")
-        if old is not None and new is not None:
-            warn_of_far_rows(role.name, new, old)
-    for role in signature.data:
-        role.check({**run.options, **checked})
-    for option, note in signature.chosen:
-        if note.suit is not None:
-            note.suit(run.options.get(option), checked)
-    return checked
-
-
 def _replicates(
     run: Run, found: Mapping[str, str | None], draws: xr.Dataset, seed: int
 ) -> xr.DataTree:
@@ -375,8 +333,8 @@ def _outcomes_of(
             "them out, or pass None"
         )
     codes = known_groups(run, given)
-    _refuse_links_to_known(run, given, codes)
-    taken = _sites_of_groups(run, codes)
+    refuse_links_to_known(run, given, codes)
+    taken = sites_of_groups(run, codes)
     filled = fill_tables(
         replace(run, data=given), checks.check_dims(run.signature, given), run.data
     )
@@ -394,65 +352,3 @@ def _flat(draws: xr.Dataset) -> dict[str, NDArray]:
     """Values of sites, chains one after another."""
     arrays = {str(name): site.to_numpy() for name, site in draws.data_vars.items()}
     return {name: value.reshape(-1, *value.shape[2:]) for name, value in arrays.items()}
-
-
-def known_groups(run: Run, given: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-    """Number of each new group among those that were fitted, -1 where there is none, by argument."""
-    codes = {}
-    for role in run.signature.of_kind("groups"):
-        old, new = run.data.get(role.name), given.get(role.name)
-        if old is None or new is None:
-            continue
-        if (old.names.dtype.kind in "fiu") != (new.names.dtype.kind in "fiu"):
-            names = [one.names.tolist()[0] for one in (new, old)]
-            raise TypeError(
-                f"{role.name} are named by {type(names[0]).__name__}, such as {names[0]!r}, and those that "
-                f"were fitted by {type(names[1]).__name__}, such as {names[1]!r}; name them as in the fit"
-            )
-        codes[role.name] = old.codes_of(new.names)
-    return codes
-
-
-def _refuse_links_to_known(
-    run: Run, given: Mapping[str, Any], codes: Mapping[str, NDArray[np.int64]]
-) -> None:
-    for role in run.signature.of_kind("links"):
-        links, numbers = given.get(role.name), codes.get(role.dims[0])
-        if links is None or numbers is None:
-            continue
-        ends = np.unique(links.pairs)
-        known = ends[numbers[ends] >= 0]
-        if len(known):
-            names = given[role.dims[0]].names
-            raise ValueError(
-                f"{role.name} join {names.tolist()[known[0]]!r}, of the {role.dims[0]} that "
-                "were fitted: labels of these are drawn given the data of the fit. Link new ones only, "
-                "or fit again with these links"
-            )
-
-
-def _sites_of_groups(
-    run: Run, codes: Mapping[str, NDArray[np.int64]]
-) -> dict[str, tuple[int, str]]:
-    """Sites with a value for each group that was fitted: their axis of groups, and the argument.
-
-    Raises
-    ------
-    ValueError
-        If there are new groups, which have none.
-    """
-    found: dict[str, tuple[int, str]] = {}
-    dims = site_dims(run.problem)
-    for site in run.unit_sites:
-        axes = [(axis, dim) for axis, dim in enumerate(dims[site]) if dim in codes]
-        if len(axes) != 1:
-            continue  # refused with the others that have no value
-        found[site] = axes[0]
-        role = axes[0][1]
-        new = np.flatnonzero(codes[role] < 0)
-        if len(new):
-            raise ValueError(
-                f"{run.method}: site {site!r} has a value for each of the {role} that were fitted, and "
-                f"{len(new)} of the new data are none of them; leave these out"
-            )
-    return found

@@ -166,6 +166,9 @@ def test_known_clusters_may_be_linked():
         hard_links.check_known_clusters({"known": known, "links": links})
     none = PartialLabels(np.full(5, -1))
     hard_links.check_known_clusters({"known": none, "links": hard})
+    for labels in (none, PartialLabels(np.array([0, 1, 0, 1, -1]))):
+        data = {"known": labels, "links": Links.cannot_link([(0, 1)]), "num_clusters": 2}
+        hard_links.check_known_clusters(data)
     some = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 0], [1, 1, 1]], bool)
     may = {"known": PartialLabels(some), "links": Links.must_link([(0, 1), (0, 3)])}
     hard_links.check_known_clusters(may)
