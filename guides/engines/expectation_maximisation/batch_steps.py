@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from sidebayes.models.blocks.block import Batched, Observation, Updatable
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
+from ..plumbing.clock import Clock
+from ..plumbing.programs import compiled
 from ..problem.density import collapsed_sites, deterministics, site_log_prob, trace_model
 from ..steps.updates import Plan, block_of, maximised, updated
 
-__all__ = ["expect", "maximise"]
+__all__ = ["blocks_given", "expect", "maximise", "run_step", "tied_mixture"]
 
 
 def expect(
@@ -41,11 +45,8 @@ def expect(
         Mean and covariance of all data, for moments and an empirical prior.
     """
     trace = trace_model(problem, params, args)
-    ((name, (found, value)),) = collapsed_sites(trace).items()
-    assert isinstance(found, FiniteMixture)  # refused before
-    fn = found.tied_by(graph)
-    blocks = [block_of(trace, part) for part in plan.parts]
-    new = [isinstance(one, Batched) and one.given_moments(centre, covariance) for one in blocks]
+    name, fn, value = tied_mixture(trace, graph)
+    blocks, new = blocks_given(plan, trace, centre, covariance)
     passing = trace[plan.one_pass[name]]["infer"]["block"] if name in plan.one_pass else None
     if isinstance(passing, Batched) and passing.has_one_pass(fn):
         log_z, slope = passing.one_pass(fn, value, graph.node_size.sum())
@@ -63,6 +64,22 @@ def expect(
         if site["type"] == "sample" and name not in done:
             log_prior = log_prior + site_log_prob(site)
     return log_z - fn.log_normalizer(), log_prior, tuple(statistics), deterministics(trace)
+
+
+def tied_mixture(trace: Mapping[str, dict], graph: LabelGraph) -> tuple[str, FiniteMixture, Any]:
+    """Name of the observed mixture of a batch, the mixture with the links of the batch, and its data."""
+    ((name, (found, value)),) = collapsed_sites(trace).items()
+    assert isinstance(found, FiniteMixture)  # refused before
+    return name, found.tied_by(graph), value
+
+
+def blocks_given(
+    plan: Plan, trace: Mapping[str, dict], centre: Array, covariance: Array
+) -> tuple[list[Any], list[bool]]:
+    """Blocks that see all data by their mean and covariance, and which of them have another prior by that."""
+    blocks = [block_of(trace, part) for part in plan.parts]
+    new = [isinstance(one, Batched) and one.given_moments(centre, covariance) for one in blocks]
+    return blocks, new
 
 
 def maximise(
@@ -86,3 +103,12 @@ def maximise(
         return block.update(statistics[number], sources)
 
     return updated(problem, plan, params, linked, found, maximised)
+
+
+def run_step(
+    name: str, step: Callable, problem: Problem, plan: Plan, clock: Clock, *inputs: Any
+) -> Any:
+    """Run ``step(problem, plan, *inputs)`` as a compiled program; what it returns, on the host."""
+    made = compiled(name, problem, None, lambda bare: partial(step, bare, plan), *inputs)
+    program = clock.counted(made)
+    return jax.tree.map(np.asarray, program(*inputs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -16,14 +16,13 @@ from sidebayes.common.fields import Count, NonNegative, Range
 
 from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
-from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..problem.causes import remedy
 from ..problem.density import as_numpy
 from ..steps.starts import starting_point
 from ..steps.update_checks import check_updates
 from .batch_data import BatchData
-from .batch_steps import expect, maximise
+from .batch_steps import expect, maximise, run_step
 from .em import EM
 from .streamed_data import StreamedData, StreamedTable
 
@@ -230,7 +229,8 @@ def _expected(
     data: BatchData | StreamedData, params: dict[str, NDArray], number: int, clock: Clock
 ) -> tuple:
     """`expect` of one batch, on the host."""
-    return _run("stochastic-em-expect", expect, data, clock, params, *_load(data, number))
+    given = params, *_load(data, number)
+    return run_step("stochastic-em-expect", expect, data.problem, data.plan, clock, *given)
 
 
 def _maximised(
@@ -238,12 +238,4 @@ def _maximised(
 ) -> dict[str, NDArray]:
     """`maximise`, on the host."""
     inputs = params, statistics, data.linked, data.centre, data.covariance
-    return _run("stochastic-em-maximise", maximise, data, clock, *inputs)
-
-
-def _run(
-    name: str, step: Callable, data: BatchData | StreamedData, clock: Clock, *inputs: Any
-) -> Any:
-    made = compiled(name, data.problem, None, lambda bare: partial(step, bare, data.plan), *inputs)
-    program = clock.counted(made)
-    return jax.tree.map(np.asarray, program(*inputs))
+    return run_step("stochastic-em-maximise", maximise, data.problem, data.plan, clock, *inputs)

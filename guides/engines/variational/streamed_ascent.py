@@ -12,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.block import Batched, Block, Observation
+from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import EngineResult, Evidence, FitError, Keeper, Problem, Status
-from ..expectation_maximisation.batch_steps import expect
+from ..expectation_maximisation.batch_steps import blocks_given, expect, run_step, tied_mixture
 from ..expectation_maximisation.streamed_data import StreamedData
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
@@ -27,14 +26,13 @@ from ..problem.density import as_numpy, collapsed_sites, trace_model
 from ..steps.climbs import at_rest
 from ..steps.starts import random_keys, starting_point
 from ..steps.update_checks import check_updates
-from ..steps.updates import Part, Plan, block_of, listed
+from ..steps.updates import Plan, listed
 from .factors import NORMALIZER, check_factors, entries_of, plan_factors
 
 __all__ = ["fit_table"]
 
 _ROWS = 65_536
 """Rows that are visited at once."""
-
 
 _UNSEEN = (
     "How close these factors are to the posterior was not looked at, which takes a pass over the table for "
@@ -153,7 +151,10 @@ def _swept(
     FitError
         If the bound stops being finite.
     """
-    run = partial(_run, data, plan, clock)
+    moments = data.centre, data.covariance
+
+    def run(name: str, step: Callable, *given: Any) -> Any:
+        return run_step(name, step, data.problem, plan, clock, *given, *moments)
 
     def visited(name: str, visit: Callable, at: Any, shown: str) -> tuple[float, tuple]:
         """Sums over all batches of values and of statistics."""
@@ -194,14 +195,6 @@ def _swept(
     return state
 
 
-def _run(
-    data: StreamedData, plan: Plan, clock: Clock, name: str, step: Callable, *given: Any
-) -> Any:
-    inputs = *given, data.centre, data.covariance
-    made = compiled(name, data.problem, None, lambda bare: partial(step, bare, plan), *inputs)
-    return jax.tree.map(np.asarray, clock.counted(made)(*inputs))
-
-
 def _at_point(
     problem: Problem,
     plan: Plan,
@@ -228,11 +221,9 @@ def _at_factors(
     """What a batch adds to the bound, with the best factor of its labels, and expected statistics."""
     params, found = at
     trace = trace_model(problem, params, args)
-    ((mixture, value),) = collapsed_sites(trace).values()
-    assert isinstance(mixture, FiniteMixture)  # refused before
-    fn = mixture.tied_by(graph)
+    _, fn, value = tied_mixture(trace, graph)
     factors = entries_of(fn, value)
-    blocks = _blocks(plan, trace, centre, covariance)
+    blocks, _ = blocks_given(plan, trace, centre, covariance)
     for block, factor in zip(blocks, found, strict=True):
         factors |= block.expected_factors(factor, Observation(fn, value, {}))
     normalizer = factors.pop(NORMALIZER)
@@ -254,7 +245,7 @@ def _update(
     """Best factors given statistics of all rows; `linked` are blank rows."""
     trace = trace_model(problem, params, linked)
     sources = [fn for fn, _ in collapsed_sites(trace).values()]
-    blocks = _blocks(plan, trace, centre, covariance)
+    blocks, _ = blocks_given(plan, trace, centre, covariance)
     return tuple(b.update(own, sources) for b, own in zip(blocks, statistics, strict=True))
 
 
@@ -268,18 +259,6 @@ def _divergence(
 ) -> Array:
     """Sum of the divergences of all factors from their priors."""
     params, found = at
-    blocks = _blocks(plan, trace_model(problem, params, linked), centre, covariance)
+    blocks, _ = blocks_given(plan, trace_model(problem, params, linked), centre, covariance)
     costs = [block.divergence(factor) for block, factor in zip(blocks, found, strict=True)]
     return jnp.stack(costs).sum()
-
-
-def _blocks(plan: Plan, trace: Mapping[str, dict], centre: Array, covariance: Array) -> list[Any]:
-    """Blocks of a trace, whose priors see the moments of all rows."""
-
-    def one(part: Part) -> Block:
-        block = block_of(trace, part)
-        if isinstance(block, Batched):
-            block.given_moments(centre, covariance)
-        return block
-
-    return [one(part) for part in plan.parts]
