@@ -137,6 +137,7 @@ def fit(
         feature_names=feature_names,
         checkpoint=path,
         checkpoint_every=every,
+        stream=stream,
     )
     if stream is not None:
         is_sample = len(stream.rows) < stream.num_rows

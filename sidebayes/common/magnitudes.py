@@ -85,7 +85,12 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
         )
 
 
-def warn_of_far_rows(name: str, values: NDArray, reference: NDArray | None = None) -> None:
+def warn_of_far_rows(
+    name: str,
+    values: NDArray,
+    reference: NDArray | None = None,
+    numbers: NDArray[np.int64] | None = None,
+) -> None:
     """Warn of rows that lie further from all others than measurements do, such as fill values.
 
     Parameters
@@ -96,6 +101,8 @@ def warn_of_far_rows(name: str, values: NDArray, reference: NDArray | None = Non
         Numbers, NaN where one is missing; rows are along the first axis.
     reference : ndarray, optional
         Rows that they should be like, such as those that were fitted; themselves by default.
+    numbers : ndarray of int, shape (num_rows,), optional
+        Of the rows, in their order by default.
     """
     flat = values.reshape(len(values), -1)
     known = flat if reference is None else reference.reshape(len(reference), -1)
@@ -109,9 +116,10 @@ def warn_of_far_rows(name: str, values: NDArray, reference: NDArray | None = Non
         return
     rows, columns = np.nonzero(np.abs(flat - middle) > most)
     column = f" in column {columns[0]}" if values.ndim > 1 else ""
+    named = np.unique(rows if numbers is None else numbers[rows])
     warn_user(
         f"{name} has values more than {_FAR:,} interquartile ranges away from the median, in row "
-        f"{listed(np.unique(rows))}; the first is {flat[rows[0], columns[0]]:.3g}{column}. Such a "
+        f"{listed(named)}; the first is {flat[rows[0], columns[0]]:.3g}{column}. Such a "
         "value decides means and spreads almost alone. If it is a slip or stands for a missing value, "
         "correct it, drop the row or impute it; if it is right, consider logarithms"
     )

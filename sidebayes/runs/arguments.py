@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable
 from sidebayes.models.blocks.roles import signature_of
 
 from ..common.fields import check_seed
@@ -116,6 +117,7 @@ def read_run(
     feature_names: Any = None,
     checkpoint: str | None = None,
     checkpoint_every: float = 60.0,
+    stream: StreamedTable | None = None,
 ) -> Run:
     """Check what was given for a fit, and make its run; see `sidebayes.fit`.
 
@@ -140,7 +142,10 @@ def read_run(
     check_dtype(dtype)
     for one, values in tables.items():
         check_precision(one, values, dtype)
-        warn_of_far_rows(one, values)
+        if stream is not None and values.shape == stream.sample.shape:
+            warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows)
+        else:
+            warn_of_far_rows(one, values)
     unit = signature.unit_of(read.data) or ""
     checks.check_order("truth", truth, unit, read.data)
     return Run(

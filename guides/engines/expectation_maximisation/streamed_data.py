@@ -51,6 +51,10 @@ class StreamedTable:
         Rows drawn at random without replacement; all rows where there are few.
     centre, covariance : ndarray
         Mean and covariance of all rows.
+    extreme_rows : ndarray of int, shape (2 * num_features,)
+        Numbers of the rows with the least value of each feature, and with the largest.
+    extremes : ndarray, shape (2 * num_features, num_features)
+        These rows.
     """
 
     blocks: RowBlocks
@@ -58,6 +62,8 @@ class StreamedTable:
     sample: NDArray[np.floating]
     centre: NDArray[np.float64]
     covariance: NDArray[np.float64]
+    extreme_rows: NDArray[np.int64]
+    extremes: NDArray[np.floating]
 
     @property
     def num_rows(self) -> int:
@@ -78,7 +84,7 @@ def look_over(
     ends = np.cumsum([0, *blocks.sizes])
     size = min(num_sampled, int(ends[-1]))
     rows = np.sort(np.random.default_rng(seed).choice(ends[-1], size, replace=False))
-    sample = []
+    sample, extremes = [], []
     reader = _Reader(blocks)
     reader.follow(range(len(blocks.sizes)))
     with progress_bar("reading", len(blocks.sizes), shown=progress) as advance:
@@ -88,11 +94,16 @@ def look_over(
                 table = reader.rows(number)
                 inside = rows[slice(*np.searchsorted(rows, [begin, begin + len(table)]))]
                 sample.append(np.ascontiguousarray(table[inside - begin]))
+                ends_here = np.concatenate([table.argmin(axis=0), table.argmax(axis=0)])
+                extremes.append((begin + ends_here, table[ends_here]))
                 yield table
                 advance(1, "mean and covariance")
 
         centre, covariance = moments(chunks())
-    return StreamedTable(blocks, rows, np.concatenate(sample), centre, covariance)
+    numbers, far = map(np.concatenate, zip(*extremes, strict=True))
+    chosen = np.concatenate([far.argmin(axis=0), far.argmax(axis=0)])
+    told = numbers[chosen], far[chosen]
+    return StreamedTable(blocks, rows, np.concatenate(sample), centre, covariance, *told)
 
 
 def streamed(problem: Problem, name: str, table: StreamedTable) -> Problem:

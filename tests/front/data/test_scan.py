@@ -251,6 +251,18 @@ def test_missing_values_are_found_by_their_row(tmp_path, small_blocks):
         sidebayes.fit("gmm", null, num_clusters=2, engine="stochastic_em")
 
 
+def test_an_absurd_row_outside_the_sample_is_named(tmp_path, monkeypatch, small_blocks):
+    monkeypatch.setattr(streams, "_SAMPLE", 200)
+    given = {"num_clusters": 2, "engine": "cavi", "progress": False}
+    sample = look_over(sidebayes.scan(written(tmp_path, "npy")), 200, 0).rows
+    for row in (int(np.setdiff1d(np.arange(900), sample)[-1]), int(sample[-1])):
+        rows = X.copy()
+        rows[row, 1] = -1e7
+        table = sidebayes.scan(written(tmp_path, "npy", rows))
+        with pytest.warns(sidebayes.SideBayesWarning, match=rf"in row {row}; .* in column 1\."):
+            sidebayes.fit("gmm", table, **given)
+
+
 def test_what_needs_all_rows_is_refused(tmp_path):
     table = sidebayes.scan(written(tmp_path, "npy"))
     links = sidebayes.Links.from_pairs([(0, 1)], [True])
