@@ -39,14 +39,6 @@ ENGINES = {
 RIGHT, WRONG = (0.1, 0.1), (0.3, 0.3)
 """Limits of the errors of means, in standard deviations, and of standard deviations, as a share."""
 TRUST_WORDS = ("reference", "agrees")
-LEFT_OUT = {
-    (
-        "kilpisjarvi_mod-kilpisjarvi",
-        "HMC",
-    ): "a correlation of .99999 needs thousands of steps per draw",
-    ("mcycle_gp-accel_gp", "HMC"): "the smallest scales need thousands of steps per draw",
-}
-"""Engines that would not end within an hour, and why."""
 COVERED = 2.0
 """Standard errors within which a stated evidence should lie in 95 % of runs."""
 
@@ -58,13 +50,10 @@ def truth_of(mean_error, sd_error):
     return "close" if mean_error <= WRONG[0] and sd_error <= WRONG[1] else "wrong"
 
 
-def fits_of(title, known, engines, seed):
+def fits_of(known, engines, seed):
     """Fits by engine, and why others do not apply."""
-    fits = {}
-    refused = {name: LEFT_OUT[title, name] for name in engines if (title, name) in LEFT_OUT}
+    fits, refused = {}, {}
     for name in engines:
-        if name in refused:
-            continue
         try:
             fits[name] = sb.fit(
                 known.model,
@@ -81,7 +70,7 @@ def fits_of(title, known, engines, seed):
 
 def records_of(name, known, engines, seed):
     """One record per engine: what was said, what is true, and the seconds."""
-    fits, refused = fits_of(name, known, engines, seed)
+    fits, refused = fits_of(known, engines, seed)
     frame = sb.compare(fits).frame if fits else pd.DataFrame()
     for engine, reason in refused.items():
         yield {"posterior": name, "engine": engine, "seed": seed, "refused": reason}

@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.optimize import minimize
-from sidebayes.guides.engines.samplers.unit_hmc import UnitState, adapted, unit_hmc
+from sidebayes.guides.engines.samplers.hamiltonian.unit_hmc import UnitState, adapted, unit_hmc
 from sidebayes.models.blocks.block import Block
 
 import sidebayes as sb

@@ -17,8 +17,9 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..problem.density import explain_nonfinite, place, sum_log_prob, unconstrained_start
 from ..problem.units import Layout, lay_out_units, log_joint_by_unit
-from ..samplers.chains import nuts_given, recording
-from ..samplers.unit_hmc import adapted, unit_hmc
+from ..samplers.chains import recording
+from ..samplers.hamiltonian.transitions import nuts_given
+from ..samplers.hamiltonian.unit_hmc import adapted, unit_hmc
 from ..steps.starts import random_keys
 from ..steps.updates import Plan
 from .monte_carlo_steps import maximise, moved, score

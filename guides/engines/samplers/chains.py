@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from numpyro.infer.hmc import hmc
-from numpyro.infer.util import ParamInfo
 
 from ..base import EngineResult, FitError, Keeper, Problem, Status
 from ..plumbing.progress import piece_length
@@ -25,13 +23,15 @@ __all__ = [
     "chain_starts",
     "check_finite",
     "draw_chains",
-    "nuts_given",
     "recording",
     "sampled",
 ]
 
-_MOST = 50
-"""Transitions that one piece makes at most."""
+_FEW, _MANY = 50, 250
+"""Transitions that one piece makes at most: large draws, and small ones, whose pieces end soon."""
+
+_SMALL = 4_000
+"""Numbers of a small draw of all chains of a program."""
 
 _FIRST = 4
 
@@ -79,55 +79,6 @@ def chain_shapes(problem: Problem, num_chains: int) -> tuple:
     return random_keys(0, num_chains), moves, point
 
 
-def nuts_given(
-    potential: Callable[..., Callable[[dict], Array]],
-    num_warmup: int,
-    *,
-    target_accept: float = 0.8,
-    max_tree_depth: int = 10,
-) -> tuple[Callable, Callable]:
-    """NUTS on some sites given values of others that change between transitions.
-
-    Parameters
-    ----------
-    potential : callable
-        ``potential(*given)`` returns the energy as a function of the unconstrained sites.
-    num_warmup : int
-        Transitions in which step size and mass matrix adapt.
-    target_accept : float
-    max_tree_depth : int
-
-    Returns
-    -------
-    ready : callable
-        ``ready(free, rng_key) -> state``, before the first transition.
-    move : callable
-        ``move(state, given) -> state`` after one transition under what is given now.
-    """
-    begin, transition = hmc(potential_fn_gen=lambda energy: energy, algo="NUTS")
-
-    def ready(free: dict[str, Array], key: Array) -> Any:
-        # energy and slope are those under what is given at the first transition
-        blank = jnp.zeros((), jnp.result_type(float)), jax.tree.map(jnp.zeros_like, free)
-        return begin(
-            ParamInfo(free, *blank),
-            num_warmup=num_warmup,
-            target_accept_prob=target_accept,
-            trajectory_length=None,
-            max_tree_depth=max_tree_depth,
-            model_args=(None,),
-            rng_key=key,
-        )
-
-    def move(state: Any, given: tuple) -> Any:
-        ready(state.z, state.rng_key)  # a transition reads its settings from the last call of this
-        energy = jax.jit(potential(*given))
-        value, slope = jax.value_and_grad(energy)(state.z)
-        return transition(state._replace(potential_energy=value, z_grad=slope), (energy,), {})
-
-    return ready, move
-
-
 def recording(transition: Callable) -> Callable:
     """Program that makes some transitions of chains in step, and records what each gives.
 
@@ -139,14 +90,24 @@ def recording(transition: Callable) -> Callable:
     Returns
     -------
     march : callable
-        ``march(state, args, count) -> (state, found)``; only the first `count`, at most 50, places
-        of the leading axis of `found`, which is (draw, chain, ...), are filled.
+        ``march(state, args, count) -> (state, found)``; only the first `count` places
+        of the leading axis of `found`, which is (draw, chain, ...), are filled. There are 250, or 50 if
+        draws are large.
     """
-    both = jax.jit(jax.vmap(transition, in_axes=(0, None)))  # so that it is traced once only
+
+    @jax.jit  # so that it is traced once only
+    def both(state: Any, args: tuple):
+        if len(jax.tree.leaves(state)[0]) > 1:
+            return jax.vmap(transition, in_axes=(0, None))(state, args)
+        # a loop over one chain would wait for a batch of conditions
+        found = transition(jax.tree.map(lambda leaf: leaf[0], state), args)
+        return jax.tree.map(lambda leaf: leaf[None], found)
 
     def march(state: Any, args: tuple, count: Array):
         shapes = jax.eval_shape(both, state, args)[1]
-        kept = jax.tree.map(lambda s: jnp.zeros((_MOST, *s.shape), s.dtype), shapes)
+        size = sum(math.prod(s.shape) for s in jax.tree.leaves(shapes))
+        places = _MANY if size <= _SMALL else _FEW
+        kept = jax.tree.map(lambda s: jnp.zeros((places, *s.shape), s.dtype), shapes)
 
         def step(number: Array, carry):
             state, kept = carry
@@ -193,11 +154,12 @@ def draw_chains(
     """
     _, found = march(state, args, np.asarray(0))
     blank = jax.tree.map(lambda a: np.zeros((num_samples, *a.shape[1:]), a.dtype), found)
+    most = len(jax.tree.leaves(found)[0])
     state, kept, done = keep.restore((state, blank, 0))
     done, wanted = int(done), _FIRST
     while done < num_warmup + num_samples:
         at = done - num_warmup
-        steps = min(wanted, _MOST, -at if at < 0 else num_samples - at)
+        steps = min(wanted, most, -at if at < 0 else num_samples - at)
         began = time.perf_counter()
         state, found = march(state, args, np.asarray(steps))
         wanted = piece_length(steps, time.perf_counter() - began)

@@ -39,12 +39,10 @@ from .chains import (
     recording,
     sampled,
 )
+from .hamiltonian.transitions import MOST_STEPS
 from .points import check_lengths, place_points, points_of_spheres
 
 __all__ = ["GeodesicHMC"]
-
-_MOST_STEPS = 1000
-"""Leapfrog steps of one trajectory at most."""
 
 _DIVERGENT = 1000.0
 """Gain of energy from which a trajectory counts as divergent, as in NumPyro."""
@@ -177,8 +175,8 @@ class GeodesicHMC(KeptEngine):
         _lengthen(points, draws, stats, seed)
         mean_steps, longest = stats["n_steps"].mean(), stats["n_steps"].max()
         remark = f"; {mean_steps:.0f} leapfrog steps per draw"
-        if longest >= _MOST_STEPS:
-            remark += f", some cut off at {_MOST_STEPS}: rescale the data"
+        if longest >= MOST_STEPS:
+            remark += f", some cut off at {MOST_STEPS}: rescale the data"
         return sampled(
             self, draws, stats, remark=remark, seconds=clock.seconds, approximate=approximate
         )
@@ -246,7 +244,7 @@ class GeodesicHMC(KeptEngine):
             width = _widths(state, points)
             most = state.adapted.step_size
             length = self.trajectory_length * jax.random.uniform(keys[0], minval=0.5, maxval=1.5)
-            count = jnp.clip(jnp.ceil(length / most), 1, _MOST_STEPS).astype(int)
+            count = jnp.clip(jnp.ceil(length / most), 1, MOST_STEPS).astype(int)
             # where a law is flat any step is accepted, and adaptation ends with huge ones
             step = jnp.minimum(most, length / count)
             # the first finds energy and slope where the chain starts: it goes nowhere

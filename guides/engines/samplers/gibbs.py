@@ -42,14 +42,8 @@ from ..problem.importance import run_at
 from ..steps.surrogate import drawn, linearised
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, closed_forms, drawable, plan_updates
-from .chains import (
-    chain_shapes,
-    chain_starts,
-    check_finite,
-    draw_chains,
-    nuts_given,
-    recording,
-)
+from .chains import chain_shapes, chain_starts, check_finite, draw_chains, recording
+from .hamiltonian.transitions import nuts_given
 
 __all__ = ["BlockedGibbs", "GibbsState"]
 
@@ -358,7 +352,7 @@ def _described(problem: Problem, state: _Chain, args: tuple) -> tuple[dict, dict
             "diverging": state.moved.diverging,
             "acceptance_rate": state.moved.accept_prob,
             "n_steps": state.moved.num_steps,
-            "step_size": state.moved.adapt_state.step_size,
+            "step_size": state.moved.warm_up.step_size,
         }
     return state.params | deterministics(trace), stats
 

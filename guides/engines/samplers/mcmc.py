@@ -9,13 +9,10 @@ from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from numpyro.infer.hmc import hmc
-from numpyro.infer.util import ParamInfo
 
 from sidebayes.common.fields import (
     Count,
@@ -42,11 +39,9 @@ from ..problem.density import (
 )
 from ..steps.updates import refuse_restricted
 from .chains import chain_shapes, chain_starts, draw_chains, recording, sampled
+from .hamiltonian.transitions import MOST_STEPS, UNKNOWN, Chain, hamiltonian
 
 __all__ = ["HMC", "NUTS"]
-
-_UNKNOWN = 1e20
-"""Energy of a start before it is known: any move to a finite energy is accepted."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ class _Hamiltonian(KeptEngine, ABC):
     @property
     @abstractmethod
     def _path(self) -> dict[str, Any]:
-        """Settings of NumPyro's kernel that say how far a trajectory goes."""
+        """Settings that say how far a trajectory goes."""
 
     @abstractmethod
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
@@ -153,7 +148,7 @@ class _Hamiltonian(KeptEngine, ABC):
         with clock.running():
             return draw_chains(
                 partial(_march_all, march),
-                self._with_gradients(problem, blanks, march),
+                self._measured(problem, blanks, march),
                 problem.args,
                 num_warmup=self.num_warmup,
                 num_samples=self.num_samples,
@@ -167,61 +162,36 @@ class _Hamiltonian(KeptEngine, ABC):
         settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
         return name, problem, settings, self._begin if name == "hmc-begin" else self._march
 
-    def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
-        """NumPyro's transition, and the function that readies it for a state."""
-
-        def potential(*args: Any) -> Callable[[dict], Array]:
-            @jax.jit
-            def energy(free: dict[str, Array]) -> Array:
-                trace, log_det = place(problem, free, args)
-                return -sum_log_prob(trace) - log_det
-
-            return energy
-
-        ready, move = hmc(potential_fn_gen=potential, algo=self.name.upper())
-
-        def initialise(at: ParamInfo, key: Array, args: tuple):
-            return ready(
-                at,
-                num_warmup=self.num_warmup,
-                dense_mass=[tuple(sorted(at.z))] if self.dense_mass else [],
-                target_accept_prob=self.target_accept,
-                model_args=args,
-                rng_key=key,
-                **self._path,
-            )
-
-        def chain_start(free: dict[str, Array], key: Array, args: tuple):
-            blank = jax.tree.map(jnp.zeros_like, free)
-            return initialise(ParamInfo(free, jnp.asarray(_UNKNOWN), blank), key, args)
-
-        def chain_move(state: Any, args: tuple):
-            # the transition reads its settings from the last initialisation; what that returns
-            # here is not used, so the compiler drops it
-            initialise(
-                ParamInfo(state.z, state.potential_energy, state.z_grad), state.rng_key, args
-            )
-            return move(state, args, {})
-
-        return chain_start, chain_move
+    def _kernel(self) -> tuple[Callable, Callable]:
+        return hamiltonian(
+            self.num_warmup,
+            target_accept=self.target_accept,
+            dense_mass=self.dense_mass,
+            **self._path,
+        )
 
     def _begin(self, problem: Problem) -> Callable:
-        chain_start, _ = self._kernel(problem)
+        ready, _ = self._kernel()
 
         def begin(keys: Array, moves: Array, point: dict, args: tuple):
             def one(key: Array, move: Array, point: dict):
                 flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
-                return chain_start(unravel(flat + move[: flat.size]), key, args)
+                return ready(unravel(flat + move[: flat.size]), key)
 
             return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, point)
 
         return begin
 
     def _march(self, problem: Problem) -> Callable:
-        _, chain_move = self._kernel(problem)
+        _, move = self._kernel()
 
-        def one(state: Any, args: tuple):
-            state = chain_move(state, args)
+        def one(state: Chain, args: tuple):
+            @jax.jit
+            def potential(free: dict[str, Array]) -> Array:
+                trace, log_det = place(problem, free, args)
+                return -sum_log_prob(trace) - log_det
+
+            state = move(state, potential)
             sites, _ = place(problem, state.z, args)
             draw = {name: sites[name]["value"] for name in state.z} | deterministics(sites)
             return state, (
@@ -232,32 +202,26 @@ class _Hamiltonian(KeptEngine, ABC):
                     "energy": state.energy,
                     "acceptance_rate": state.accept_prob,
                     "n_steps": state.num_steps,
-                    "step_size": state.adapt_state.step_size,
+                    "step_size": state.warm_up.step_size,
                 },
             )
 
         return recording(one)
 
-    def _with_gradients(self, problem: Problem, blanks: list, march: Program) -> list:
-        """Find energy and gradient at the starts by a transition of no length, without momentum.
+    def _measured(self, problem: Problem, blanks: list, march: Program) -> list:
+        """Find energy and gradient where the chains start, by the transition that goes nowhere.
 
         A program for the gradient alone would take seconds to compile.
         """
-        still = list(map(_still, blanks))
-        found, _ = _march_all(march, still, problem.args, np.asarray(1))
-        states = [
-            blank._replace(potential_energy=one.potential_energy, z_grad=one.z_grad)
-            for blank, one in zip(blanks, found, strict=True)
-        ]
+        states, _ = _march_all(march, blanks, problem.args, np.asarray(1))
         for number, state in enumerate(states):
             self._check_start(problem, state, number * self._per_group)
         return states
 
-    def _check_start(self, problem: Problem, state: Any, first: int) -> None:
+    def _check_start(self, problem: Problem, state: Chain, first: int) -> None:
         """Refuse chains, of which the `first` has that number, where they start."""
-        slopes = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(state.z_grad)]
-        good = np.isfinite(np.concatenate(slopes, axis=1)).all(axis=1)
-        good &= np.asarray(state.potential_energy) < _UNKNOWN
+        good = np.isfinite(np.asarray(state.slope)).all(axis=1)
+        good &= np.asarray(state.potential_energy) < UNKNOWN
         if good.all():
             return
         chain = int(np.argmin(good))
@@ -278,30 +242,20 @@ def _march_all(march: Program, states: list, args: tuple, count: NDArray) -> tup
     return list(new), jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *found)
 
 
-def _still(blank: Any) -> Any:
-    """State from which a transition goes nowhere."""
-    tiny = np.finfo(blank.potential_energy.dtype).tiny  # half of it rounds to nothing
-    still = blank.adapt_state._replace(
-        step_size=np.full_like(blank.adapt_state.step_size, tiny),
-        mass_matrix_sqrt=jax.tree.map(np.zeros_like, blank.adapt_state.mass_matrix_sqrt),
-    )
-    length = jax.tree.map(lambda leaf: np.full_like(leaf, tiny), blank.trajectory_length)
-    return blank._replace(adapt_state=still, trajectory_length=length)
-
-
 @dataclass(frozen=True)
 class NUTS(_Hamiltonian):
-    """No-U-turn sampler (Hoffman and Gelman 2014), with NumPyro's kernel and adaptation.
+    """No-U-turn sampler (Hoffman and Gelman 2014), by NumPyro's trees.
 
     Chains start around `init`, a mode found by EM say, each moved at random in unconstrained
     space. Runs of equal structure and equal shapes share one compiled program, whatever their
-    data and number of samples.
+    data and number of samples. The mass matrix is adapted to draws and slopes (Seyboldt, Carlson and
+    Carpenter 2026), over the first 85 % of the warm-up, and the step size over all of it.
 
     Parameters
     ----------
     num_warmup, num_samples, num_chains : int
     target_accept : float
-        Acceptance probability that the step size is adapted to, between 0 and 1.
+        Mean acceptance probability that the step size is adapted to, between 0 and 1.
     dense_mass : bool
         Adapt a full mass matrix rather than a diagonal one.
     jitter : float
@@ -315,7 +269,8 @@ class NUTS(_Hamiltonian):
 
     References
     ----------
-    Hoffman and Gelman (2014), J. Mach. Learn. Res. 15, 1593-1623.
+    Hoffman and Gelman (2014), J. Mach. Learn. Res. 15, 1593-1623. Seyboldt, Carlson and Carpenter (2026),
+    "Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence", arXiv:2603.18845.
     """
 
     max_tree_depth: Annotated[int, Range(least=1, most=30)] = 10
@@ -323,7 +278,7 @@ class NUTS(_Hamiltonian):
 
     @property
     def _path(self) -> dict[str, Any]:
-        return {"trajectory_length": None, "max_tree_depth": self.max_tree_depth}
+        return {"max_tree_depth": self.max_tree_depth}
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
@@ -341,8 +296,8 @@ class NUTS(_Hamiltonian):
 class HMC(_Hamiltonian):
     r"""Hamiltonian Monte Carlo (Neal 2011): trajectories of one length, kept or rejected at the end.
 
-    With NumPyro's kernel and adaptation; everything but the length of a trajectory is as in `NUTS`.
-    Every draw costs about the same, so that chains in step hardly wait for each other; but too short
+    The mass matrix is adapted to the variances of the draws; all else but the length of a trajectory is as in
+    `NUTS`. Every draw costs about the same, so that chains in step hardly wait for each other; but too short
     a length makes a random walk, and one near a period of the motion comes back to where it began.
 
     Parameters
@@ -352,7 +307,7 @@ class HMC(_Hamiltonian):
     trajectory_length : float
         Length in posterior standard deviations, to which the mass matrix is adapted. On a normal
         posterior with its own mass matrix :math:`\pi / 2` makes independent draws, and
-        :math:`2 \pi` none at all.
+        :math:`2 \pi` none at all. Trajectories are cut off after 1,000 steps.
 
     References
     ----------
@@ -368,4 +323,8 @@ class HMC(_Hamiltonian):
         return {"trajectory_length": self.trajectory_length}
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
-        return {}, f"; {stats['n_steps'].mean():.0f} leapfrog steps per draw"
+        remark = f"; {stats['n_steps'].mean():.0f} leapfrog steps per draw"
+        cut = int((stats["n_steps"] >= MOST_STEPS).sum())
+        if cut:
+            remark += f", and {cut} trajectories were cut off at {MOST_STEPS}: use NUTS, or rescale the data"
+        return {}, remark

@@ -1,0 +1,1 @@
+"""Moves along Hamiltonian trajectories, and their warm-up."""
