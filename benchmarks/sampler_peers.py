@@ -8,7 +8,6 @@ warm-up and sampling together, without compilation.
 
 import argparse
 import resource
-import time
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,7 @@ import sidebayes as sb
 
 CLUSTERS = {"iris": 3, "wine": 3, "breast_cancer": 2, "digits": 10}
 WEIGHT = 2.0
+SITES = "weights", "mean", "variance"
 
 
 def processor():
@@ -75,11 +75,12 @@ def ours(engine):
     def run(given, mode, size):
         sampler = engine(num_warmup=size.warmup, num_samples=size.draws, num_chains=size.chains)
         problem = sb.fit("ppc", engine="em", init=mode, progress=False, **given).run.problem
-        for seed in (0, 1):  # the second run compiles nothing
+        sampler.run(problem, init=mode, seed=0, progress=False)  # compiles
+        for seed in size.seeds:
             began = processor()
             found = sampler.run(problem, init=mode, seed=seed, progress=False)
             spent = processor() - began
-        return [found.draws[name] for name in ("weights", "mean", "variance")], spent
+            yield [found.draws[name] for name in SITES], spent
 
     return run
 
@@ -143,12 +144,13 @@ def numpyro_with(model):
             chain_method="sequential",
             progress_bar=False,
         )
-        for seed in (0, 1):
+        for seed in (0, *size.seeds):
             began = processor()
             sampler.run(jax.random.key(seed), *args, given["num_clusters"])
             draws = jax.block_until_ready(sampler.get_samples(group_by_chain=True))
             spent = processor() - began
-        return [np.asarray(draws[name]) for name in ("weights", "mean", "variance")], spent
+            if seed:  # the first run compiles
+                yield [np.asarray(draws[name]) for name in SITES], spent
 
     return run
 
@@ -179,35 +181,37 @@ def pymc_model(given):
 
 
 def draws_of(found):
-    return [found.posterior[name].to_numpy() for name in ("weights", "mean", "variance")]
+    return [found.posterior[name].to_numpy() for name in SITES]
 
 
 def pymc(given, mode, size):
     import pymc as pm
 
-    start = {name: np.asarray(mode[name]) for name in ("weights", "mean", "variance")}
+    start = {name: np.asarray(mode[name]) for name in SITES}
     with pymc_model(given):
-        for draws in (1, size.draws):  # the first run compiles, and so does each of its processes
+        for seed in (0, *size.seeds):
             began = processor()
             found = pm.sample(
-                draws, tune=size.warmup, chains=size.chains, cores=1, initvals=start,
-                init="adapt_diag", progressbar=False, random_seed=1, nuts_sampler="pymc",
-                compute_convergence_checks=False,
+                size.draws if seed else 1, tune=size.warmup, chains=size.chains, cores=1,
+                initvals=start, init="adapt_diag", progressbar=False, random_seed=seed,
+                nuts_sampler="pymc", compute_convergence_checks=False,
             )  # fmt: skip
             whole = processor() - began
-    return draws_of(found), min(whole, found.posterior.attrs["sampling_time"])
+            if seed:  # the first run compiles
+                yield draws_of(found), min(whole, found.posterior.attrs["sampling_time"])
 
 
 def nutpie(given, mode, size):
     import nutpie as package
 
-    start = {name: np.asarray(mode[name]) for name in ("weights", "mean", "variance")}
+    start = {name: np.asarray(mode[name]) for name in SITES}
     compiled = package.compile_pymc_model(pymc_model(given), initial_points=start, jitter_rvs=set())
-    settings = {"tune": size.warmup, "chains": size.chains, "progress_bar": False, "seed": 1}
+    settings = {"tune": size.warmup, "chains": size.chains, "progress_bar": False, "cores": 1}
     package.sample(compiled, draws=1, **settings | {"tune": 1})
-    began = time.perf_counter(), processor()
-    found = package.sample(compiled, draws=size.draws, cores=1, **settings)
-    return draws_of(found), processor() - began[1]
+    for seed in size.seeds:
+        began = processor()
+        found = package.sample(compiled, draws=size.draws, seed=seed, **settings)
+        yield draws_of(found), processor() - began
 
 
 PROGRAMS = {
@@ -227,8 +231,10 @@ def main():
     parser.add_argument("--warmup", type=int, default=500)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--chains", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=3, help="runs, whose medians are shown")
     parser.add_argument("--programs", default=";".join(PROGRAMS), help="names, with ; between")
     size = parser.parse_args()
+    size.seeds = range(1, size.seeds + 1)
     for name in size.data.split(","):
         for num_pairs in map(int, size.pairs.split(",")):
             given, mode = linked(name, num_pairs)
@@ -237,16 +243,18 @@ def main():
             speed = {}
             for title in size.programs.split(";"):
                 try:
-                    sites, spent = PROGRAMS[title](given, mode, size)
+                    runs = list(PROGRAMS[title](given, mode, size))
                 except ImportError as error:
                     print(f"{title:<22} not installed ({error})")
                     continue
-                values = functionals(*sites)
-                least = effective(values)
-                speed[title] = least / spent
-                spread = values[-CLUSTERS[name] :].mean(axis=(1, 2))
+                values = [functionals(*sites) for sites, _ in runs]
+                seconds = np.array([spent for _, spent in runs])
+                least = np.array([effective(one) for one in values])
+                speed[title] = np.median(least / seconds)
+                spread = np.mean([one[-CLUSTERS[name] :].mean() for one in values])
                 print(
-                    f"{title:<22}{spent:9.2f}{least:7.0f}{speed[title]:9.2f}   {spread.mean():.3f}",
+                    f"{title:<22}{np.median(seconds):9.2f}{np.median(least):7.0f}"
+                    f"{speed[title]:9.2f}   {spread:.3f}",
                     flush=True,
                 )
             own = {k: v for k, v in speed.items() if k.startswith("ours")}

@@ -13,7 +13,6 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from numpyro.infer.hmc_util import HMCAdaptState, warmup_adapter
 from sidebayes.models.blocks.manifolds import sphere
 from sidebayes.models.blocks.manifolds.directions import draw_lengths
 
@@ -40,6 +39,7 @@ from .chains import (
     sampled,
 )
 from .hamiltonian.transitions import MOST_STEPS
+from .hamiltonian.warm_up import WarmUp, warm_up
 from .points import check_lengths, place_points, points_of_spheres
 
 __all__ = ["GeodesicHMC"]
@@ -58,7 +58,7 @@ class _Chain(NamedTuple):
         Points of spheres, and unconstrained values of all other sites.
     energy, slope
         Negative log density there and its gradient; infinite and zero before the first transition.
-    adapted : HMCAdaptState
+    adapted : WarmUp
     number : Array, shape ()
         Transitions so far.
     """
@@ -67,7 +67,7 @@ class _Chain(NamedTuple):
     at: dict[str, Array]
     energy: Array
     slope: dict[str, Array]
-    adapted: HMCAdaptState
+    adapted: WarmUp
     number: Array
 
 
@@ -216,7 +216,7 @@ class GeodesicHMC(KeptEngine):
         return name, problem, settings, build
 
     def _adaptation(self) -> tuple[Callable, Callable]:
-        return warmup_adapter(self.num_warmup, target_accept_prob=self.target_accept)
+        return warm_up(self.num_warmup, target_accept=self.target_accept, by_slopes=False)
 
     def _begin(self, points: tuple[str, ...], problem: Problem) -> Callable:
         ready, _ = self._adaptation()
@@ -228,8 +228,7 @@ class GeodesicHMC(KeptEngine):
                 trace, _ = place(problem, free, args)
                 at = free | {name: _unit(trace[name]["value"]) for name in points}
                 blank = jax.tree.map(jnp.zeros_like, at)
-                key, key_adapted = jax.random.split(key)
-                adapted = ready((at,), key_adapted)
+                adapted = ready(ravel_pytree(at)[0].size)
                 return _Chain(key, at, jnp.asarray(jnp.inf), blank, adapted, jnp.asarray(0))
 
             return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, start)
@@ -265,12 +264,8 @@ class GeodesicHMC(KeptEngine):
                 (state.at, state.energy, state.slope),
             )
             chance = jnp.exp(jnp.minimum(0.0, -gain))
-            adapting = ~is_first & (state.number < self.num_warmup)
-            adapted = lax.cond(
-                adapting,
-                lambda: adapt(state.number, chance, (at,), state.adapted),
-                lambda: state.adapted,
-            )
+            learned = adapt(state.adapted, *(ravel_pytree(one)[0] for one in (at, slope)), chance)
+            adapted = jax.tree.map(partial(jnp.where, is_first), state.adapted, learned)
             new = _Chain(key, at, energy, slope, adapted, state.number + 1)
             sites, _ = place_points(problem, points, at, args)
             return new, (
@@ -295,7 +290,7 @@ def _unit(vector: Array) -> Array:
 def _widths(state: _Chain, points: tuple[str, ...]) -> dict[str, Array]:
     """Squared widths of the posterior by coordinate; all coordinates of a point have the same."""
     unravel = ravel_pytree(state.at)[1]
-    found = unravel(state.adapted.inverse_mass_matrix)
+    found = unravel(state.adapted.metric.inverse)
     for name in points:
         size = found[name].shape[-1]  # of which one is that of the radius
         pooled = found[name].mean(axis=-1, keepdims=True) * size / (size - 1)
