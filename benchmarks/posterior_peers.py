@@ -202,10 +202,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--posteriors", default="", help="names, or beginnings, comma-separated")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--programs", default=";".join(PROGRAMS), help="names, with ; between")
     asked = parser.parse_args()
     seeds = range(1, asked.seeds + 1)
-    print(f"{'posterior':<46}{'NUTS':>9}" + "".join(f"{title:>22}" for title in PROGRAMS))
-    ratios = {title: [] for title in PROGRAMS}
+    programs = {title: PROGRAMS[title] for title in asked.programs.split(";")}
+    print(f"{'posterior':<46}{'NUTS':>9}" + "".join(f"{title:>22}" for title in programs))
+    ratios = {title: [] for title in programs}
     for name, make in (EXACT | PUBLISHED).items():
         if not name.startswith(tuple(asked.posteriors.split(","))):
             continue
@@ -216,7 +218,7 @@ def main():
         runs, start = ours(known, seeds)
         own, wrong = speed(known, runs)
         line = f"{name:<46}{own:9.0f}{'*' if wrong else ' '}"
-        for title, program in PROGRAMS.items():
+        for title, program in programs.items():
             runs = program(known, seeds, start)
             if runs is None:
                 line += f"{'':>22}"

@@ -63,8 +63,8 @@ def by_name(key: Hashable) -> str | None:
         return None
 
 
-def by_trace(lowered: jax.stages.Lowered) -> str | None:
-    """Digest of a program that was lowered with ``keep_unused=True``.
+def by_trace(lowered: jax.stages.Lowered, level: int) -> str | None:
+    """Digest of a program that was lowered with ``keep_unused=True``, and how far it is optimised.
 
     Arguments that are not used would else be missing from the text, and two programs that differ in
     which of their arguments they use would be one.
@@ -77,7 +77,7 @@ def by_trace(lowered: jax.stages.Lowered) -> str | None:
     """
     text = _text(lowered)
     ends = jax.tree.leaves(lowered.args_info), jax.tree.leaves(lowered.out_info)
-    told = repr((ends, settings()))
+    told = repr((ends, settings(), level))
     if " at 0x" in told or not _is_whole(text):
         return None
     return digest(_surroundings(), "trace", text, told)

@@ -113,6 +113,7 @@ def compiled(
     build: Callable[[Problem], Callable],
     *args: Any,
     once: bool = False,
+    often: bool = False,
 ) -> tuple[Program, float]:
     """Compile a program for a problem, or find the one that an earlier fit compiled.
 
@@ -135,6 +136,9 @@ def compiled(
     once : bool
         The program is run once or a few times. Where its arguments are small it is then compiled in
         two thirds of the time, and takes some four times as long to run.
+    often : bool
+        The program runs for long and mostly adds rows up, which may then take half of the time; compiling it
+        takes a tenth more.
 
     Returns
     -------
@@ -149,7 +153,7 @@ def compiled(
     """
     refuse_fork()
     _refuse_handlers()
-    key, quick = _key(name, problem, config, build, args, once)
+    key, level = _key(name, problem, config, build, args, once, often)
     program = _known(key)
     if program is not None:
         return program, 0.0
@@ -163,7 +167,7 @@ def compiled(
         job.future.exception()  # what fails there fails here again, and is said
     program = _known(key)
     if program is None:
-        program = _made(name, problem, key, build, args, quick)
+        program = _made(name, problem, key, build, args, level)
     return program, time.perf_counter() - began
 
 
@@ -182,6 +186,7 @@ def compile_ahead(
     build: Callable[[Problem], Callable],
     *args: Any,
     once: bool = False,
+    often: bool = False,
 ) -> bool:
     """Have another thread compile what `compiled` will be asked for, unless it is there.
 
@@ -189,8 +194,8 @@ def compile_ahead(
     not itself; what fails is compiled, and fails, there. To be called within `nothing_left_ahead`.
     Returns False where there is nothing to wait for: fits like this one have run before.
     """
-    asked = name, problem, config, build, args, once
-    key, quick = _key(*asked)
+    asked = name, problem, config, build, args, once, often
+    key, level = _key(*asked)
     if _known(key) is not None or are_maps_scarce():
         return False
     precise, dropped = jax.config.jax_enable_x64, threading.Event()
@@ -200,7 +205,7 @@ def compile_ahead(
             with jax.enable_x64(precise):
                 # settings of JAX and objects of the user may hold in one thread only
                 if _key(*asked)[0] == key:
-                    _made(name, problem, key, build, args, quick, dropped)
+                    _made(name, problem, key, build, args, level, dropped)
         finally:
             with _lock:
                 _ahead.pop(key, None)
@@ -248,14 +253,17 @@ def _key(
     build: Callable[[Problem], Callable],
     args: tuple,
     once: bool,
-) -> tuple[Hashable, bool]:
-    """What programs are known by, and whether this one is to be compiled quickly."""
+    often: bool,
+) -> tuple[Hashable, int]:
+    """What programs are known by, and how far this one is to be optimised."""
     leaves, tree = jax.tree.flatten(args)
     shapes = tuple(map(jax.typeof, leaves))
     kind = jnp.result_type(float), fingerprint.settings()
-    quick = once and sum(shape.size for shape in shapes) < _SMALL
-    options = freeze((config, quick, maker(build)))
-    return (name, structure(problem), options, tree, shapes, kind), quick
+    level = 2 if often else 1
+    if once and sum(shape.size for shape in shapes) < _SMALL:
+        level = 0
+    options = freeze((config, level, maker(build)))
+    return (name, structure(problem), options, tree, shapes, kind), level
 
 
 def maker(build: Callable) -> Any:
@@ -278,7 +286,7 @@ def _made(
     key: Hashable,
     build: Callable[[Problem], Callable],
     args: tuple,
-    quick: bool,
+    level: int,
     dropped: threading.Event | None = None,
 ) -> Program:
     """Fetch a program from disk, or compile it, and keep it; unless it was `dropped` meanwhile."""
@@ -293,7 +301,7 @@ def _made(
                 results = replicated(args)
                 lowered = jax.jit(function, keep_unused=True, out_shardings=results).lower(*args)
         _refuse_dropped(dropped)
-        executable = _compile(name, lowered, store, digest, quick, library=is_spread(args))
+        executable = _compile(name, lowered, store, digest, level, library=is_spread(args))
     check_program(name, executable, problem.notes.get("sites", {}))
     program = Program(executable)
     with _lock:
@@ -317,17 +325,17 @@ def _compile(
     lowered: jax.stages.Lowered,
     store: ProgramStore | None,
     digest: str | None,
-    quick: bool,
+    level: int,
     library: bool,
 ) -> Callable:
     """Compile what was traced and keep it; what has no name may be on disk by its text."""
     named = digest is not None
     if store and not named:
-        digest = fingerprint.by_trace(lowered)
+        digest = fingerprint.by_trace(lowered, level)
         found = store.fetch(digest, lowered) if digest else None
         if found is not None:
             return found
-    program, new = interruptible(partial(compile_anew, lowered, quick=quick, library=library))
+    program, new = interruptible(partial(compile_anew, lowered, level=level, library=library))
     for names in _counts:
         names.append(name)
     if store and digest and new and (not named or fingerprint.is_portable(lowered)):

@@ -29,7 +29,9 @@ from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import run_all
 from ..problem.density import (
+    abstract_trace,
     approximation,
+    collapsed_sites,
     deterministics,
     explain_nonfinite,
     latent_supports,
@@ -88,7 +90,8 @@ class _Hamiltonian(KeptEngine, ABC):
             return  # tracing it for its shapes would take longer than it saves
         with unchecked():
             blank = jax.eval_shape(self._begin(problem), *given)
-        compile_ahead(*self._asked("hmc-march", problem), blank, problem.args, np.asarray(1))
+        marched = blank, problem.args, np.asarray(1)
+        compile_ahead(*self._asked("hmc-march", problem), *marched, often=_sums_rows(problem))
 
     def run(
         self,
@@ -144,7 +147,8 @@ class _Hamiltonian(KeptEngine, ABC):
         begin = clock.counted(compiled(*asked, *groups[0], once=True))
         blanks = [begin(*group) for group in groups]
         asked = self._asked("hmc-march", problem)
-        march = clock.counted(compiled(*asked, blanks[0], problem.args, np.asarray(1)))
+        marched = blanks[0], problem.args, np.asarray(1)
+        march = clock.counted(compiled(*asked, *marched, often=_sums_rows(problem)))
         with clock.running():
             return draw_chains(
                 partial(_march_all, march),
@@ -234,6 +238,11 @@ class _Hamiltonian(KeptEngine, ABC):
             f"{blame}; pass init= with values inside the supports, or check the data of that site",
             values,
         )
+
+
+def _sums_rows(problem: Problem) -> bool:
+    """Whether most of the density is sums over rows: mixtures take their time for exponentials."""
+    return not collapsed_sites(abstract_trace(problem))
 
 
 def _march_all(march: Program, states: list, args: tuple, count: NDArray) -> tuple[list, Any]:

@@ -89,7 +89,7 @@ def test_calls_back_to_python_are_not_kept(folder):
     assert run(asks(lambda a: a + np.float32(2)), 1.0) == (3.0, True)
     assert not entries(folder)
     lowered = jax.jit(asks(np.sin)).lower(jnp.float32(1))
-    assert fingerprint.by_trace(lowered) is None
+    assert fingerprint.by_trace(lowered, 1) is None
     assert not fingerprint.is_portable(lowered)
 
 
@@ -128,3 +128,14 @@ def test_a_library_that_changed_under_the_process_is_traced(monkeypatch):
     monkeypatch.setattr(fingerprint, "_BEGAN", 0.0)
     monkeypatch.setattr(fingerprint, "_sources", fingerprint._sources.__wrapped__)
     assert fingerprint.by_name((gmm,)) is None
+
+
+def test_programs_that_are_optimised_otherwise_are_others(folder):
+    def total(often):
+        build = functools.partial(lambda bare: jnp.sum)
+        return compiled("toy", Problem(jnp.sum, ()), None, build, jnp.ones(4), often=often)[0]
+
+    assert float(total(False)(jnp.ones(4))) == 4.0
+    assert len(entries(folder)) == 1
+    assert float(total(True)(jnp.ones(4))) == 4.0
+    assert len(entries(folder)) == 2
