@@ -264,8 +264,7 @@ class GeodesicHMC(KeptEngine):
                 (state.at, state.energy, state.slope),
             )
             chance = jnp.exp(jnp.minimum(0.0, -gain))
-            learned = adapt(state.adapted, *(ravel_pytree(one)[0] for one in (at, slope)), chance)
-            adapted = jax.tree.map(partial(jnp.where, is_first), state.adapted, learned)
+            adapted = adapt(state.adapted, *(ravel_pytree(one)[0] for one in (at, slope)), chance)
             new = _Chain(key, at, energy, slope, adapted, state.number + 1)
             sites, _ = place_points(problem, points, at, args)
             return new, (

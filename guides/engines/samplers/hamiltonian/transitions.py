@@ -137,9 +137,6 @@ def hamiltonian(
             length = jnp.where(is_known, trajectory_length, 0.0)
             end, report = _of_length(leap, begun, metric, step_size, length, key_path)
         learned = adapt(chain.warm_up, end[0], end[2], report[1])
-        learned = jax.tree.map(
-            lambda new, old: jnp.where(is_known, new, old), learned, chain.warm_up
-        )
         return Chain(key, unravel(end[0]), *end[1:], learned, *report)
 
     return ready, move

@@ -62,7 +62,7 @@ class WarmUp(NamedTuple):
     Attributes
     ----------
     number : Array, shape ()
-        Transitions that it has learned from.
+        Transitions that it has learned from; -1 before the first, which goes nowhere.
     step_size : Array, shape ()
         For the next transition.
     metric : Metric
@@ -134,7 +134,7 @@ def warm_up(
         moments = _no_moments(size, dense_mass)
         zero, one = jnp.zeros(()), jnp.ones(())
         averaging = ready_average(jnp.log(10 * one))
-        return WarmUp(jnp.asarray(0), one, metric, averaging, zero, moments, moments)
+        return WarmUp(jnp.asarray(-1), one, metric, averaging, zero, moments, moments)
 
     def closing_step(state: WarmUp, excess: Array) -> tuple[Array, Array]:
         number = jnp.maximum(state.number - closing, 0)
@@ -182,10 +182,11 @@ def warm_up(
         )
 
     def adapt(state: WarmUp, position: Array, slope: Array, acceptance: Array) -> WarmUp:
+        learns = (state.number >= 0) & (state.number < num_warmup)
         return lax.cond(
-            state.number < num_warmup,
+            learns,
             lambda: learn(state, position, slope, acceptance),
-            lambda: state,
+            lambda: state._replace(number=jnp.maximum(state.number, 0)),
         )
 
     return ready, adapt
