@@ -96,7 +96,7 @@ def warm_up(
     for coordinates :math:`z` and their slopes :math:`g`, of the last 80 to 160 draws. On a normal posterior
     that is the geometric mean of a coordinate's variance and of its variance given all others. It takes few
     draws, since slopes know the curvature also where a chain has hardly moved. A full matrix
-    is the covariance of the draws, once there are two of them for each coordinate.
+    is the covariance of all draws but the first, once there are two of them for each coordinate.
 
     Over the last part of the warm-up the mass matrix rests. The step size moves by ever
     smaller steps until trajectories are accepted with probability `target_accept`, and the mean of their
@@ -130,11 +130,11 @@ def warm_up(
     half = (num_warmup - closing) // 2
 
     def ready(size: int) -> WarmUp:
-        metric = Metric(*(2 * (jnp.eye(size) if dense_mass else jnp.ones(size),)))
+        unit = jnp.eye(size) if dense_mass else jnp.ones(size)
         moments = _no_moments(size, dense_mass)
         zero, one = jnp.zeros(()), jnp.ones(())
         averaging = ready_average(jnp.log(10 * one))
-        return WarmUp(jnp.asarray(-1), one, metric, averaging, zero, moments, moments)
+        return WarmUp(jnp.asarray(-1), one, Metric(unit, unit), averaging, zero, moments, moments)
 
     def closing_step(state: WarmUp, excess: Array) -> tuple[Array, Array]:
         number = jnp.maximum(state.number - closing, 0)
@@ -155,9 +155,8 @@ def warm_up(
 
         coming, recent = (_with(one, position, slope) for one in (state.coming, state.recent))
         is_early = state.number < _EARLY * num_warmup
-        late = (
-            _WINDOW if by_slopes and not dense_mass else num_warmup
-        )  # covariances take more draws
+        # variances and covariances take all later draws
+        late = _WINDOW if by_slopes and not dense_mass else num_warmup
         window = jnp.where(is_early, _WINDOW_EARLY, late)
         moments = jax.tree.map(
             lambda new, old: jnp.where(coming.number >= window, new, old),
