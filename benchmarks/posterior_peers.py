@@ -15,7 +15,6 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-from arviz_stats.base import array_stats
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import MCMC, init_to_value
 from numpyro.infer import NUTS as BareNUTS
@@ -23,6 +22,7 @@ from numpyro.infer.util import initialize_model, unconstrain_fn
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 
 import sidebayes as sb
+from benchmarks.sampler_peers import effective
 from tests.reference.posteriors import EXACT, PUBLISHED, regressions
 
 SIZE = {"num_warmup": 1000, "num_samples": 1000, "num_chains": 2}
@@ -185,8 +185,7 @@ def speed(known, runs):
     rates, wrong = [], False
     for draws, spent in runs:
         values = [value for value in known.functionals(draws).values() if value.std() > 0]
-        least = min(float(array_stats.ess(v, chain_axis=0, draw_axis=1)) for v in values)
-        rates.append(least / spent)
+        rates.append(effective(values) / spent)
         wrong |= known.errors(draws)[0] > WRONG
     return float(np.median(rates)), wrong
 
@@ -204,14 +203,21 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--programs", default=";".join(PROGRAMS), help="names, with ; between")
     asked = parser.parse_args()
+    if asked.seeds < 1:
+        parser.error(f"--seeds {asked.seeds}: expected at least 1")
     seeds = range(1, asked.seeds + 1)
+    if unknown := set(asked.programs.split(";")) - set(PROGRAMS):
+        parser.error(f"--programs {';'.join(unknown)}: there are {', '.join(PROGRAMS)}")
     programs = {title: PROGRAMS[title] for title in asked.programs.split(";")}
+    names = [
+        name for name in EXACT | PUBLISHED if name.startswith(tuple(asked.posteriors.split(",")))
+    ]
+    if not names:
+        parser.error(f"--posteriors {asked.posteriors}: no posterior begins so")
     print(f"{'posterior':<46}{'NUTS':>9}" + "".join(f"{title:>22}" for title in programs))
     ratios = {title: [] for title in programs}
-    for name, make in (EXACT | PUBLISHED).items():
-        if not name.startswith(tuple(asked.posteriors.split(","))):
-            continue
-        known = make()
+    for name in names:
+        known = (EXACT | PUBLISHED)[name]()
         given = *known.data, *known.options.values()
         if isinstance(known.model, str) or any(isinstance(one, sb.Links) for one in given):
             continue  # models with links are those of `benchmarks.sampler_peers`

@@ -59,8 +59,6 @@ class _Chain(NamedTuple):
     energy, slope
         Negative log density there and its gradient; infinite and zero before the first transition.
     adapted : WarmUp
-    number : Array, shape ()
-        Transitions so far.
     """
 
     rng_key: Array
@@ -68,7 +66,6 @@ class _Chain(NamedTuple):
     energy: Array
     slope: dict[str, Array]
     adapted: WarmUp
-    number: Array
 
 
 class _Trajectory(NamedTuple):
@@ -229,7 +226,7 @@ class GeodesicHMC(KeptEngine):
                 at = free | {name: _unit(trace[name]["value"]) for name in points}
                 blank = jax.tree.map(jnp.zeros_like, at)
                 adapted = ready(ravel_pytree(at)[0].size)
-                return _Chain(key, at, jnp.asarray(jnp.inf), blank, adapted, jnp.asarray(0))
+                return _Chain(key, at, jnp.asarray(jnp.inf), blank, adapted)
 
             return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, start)
 
@@ -247,7 +244,7 @@ class GeodesicHMC(KeptEngine):
             # where a law is flat any step is accepted, and adaptation ends with huge ones
             step = jnp.minimum(most, length / count)
             # the first finds energy and slope where the chain starts: it goes nowhere
-            is_first = state.number == 0
+            is_first = state.adapted.number < 0
             step, count = jnp.where(is_first, 0.0, step), jnp.where(is_first, 1, count)
 
             begun = _Trajectory(
@@ -265,7 +262,7 @@ class GeodesicHMC(KeptEngine):
             )
             chance = jnp.exp(jnp.minimum(0.0, -gain))
             adapted = adapt(state.adapted, *(ravel_pytree(one)[0] for one in (at, slope)), chance)
-            new = _Chain(key, at, energy, slope, adapted, state.number + 1)
+            new = _Chain(key, at, energy, slope, adapted)
             sites, _ = place_points(problem, points, at, args)
             return new, (
                 {name: sites[name]["value"] for name in at} | deterministics(sites),
