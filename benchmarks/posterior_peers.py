@@ -207,7 +207,7 @@ def main():
         parser.error(f"--seeds {asked.seeds}: expected at least 1")
     seeds = range(1, asked.seeds + 1)
     if unknown := set(asked.programs.split(";")) - set(PROGRAMS):
-        parser.error(f"--programs {';'.join(unknown)}: there are {', '.join(PROGRAMS)}")
+        parser.error(f"--programs {';'.join(unknown)}: there are {'; '.join(PROGRAMS)}")
     programs = {title: PROGRAMS[title] for title in asked.programs.split(";")}
     names = [
         name for name in EXACT | PUBLISHED if name.startswith(tuple(asked.posteriors.split(",")))
