@@ -158,6 +158,7 @@ ENGINES = {
     "cavi": sb.CoordinateAscent(num_draws=200, num_restarts=4),
     "nuts": sb.NUTS(num_warmup=200, num_samples=200, num_chains=2),
     "hmc": sb.HMC(num_warmup=200, num_samples=200, num_chains=2),
+    "mclmc": sb.MCLMC(num_warmup=200, num_samples=200, num_chains=2),
     "geodesic": sb.GeodesicHMC(num_warmup=200, num_samples=200, num_chains=2),
     "gibbs": sb.BlockedGibbs(num_warmup=200, num_samples=600, num_chains=2),
     "smc": sb.SMC(num_particles=200, num_runs=2),

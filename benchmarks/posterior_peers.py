@@ -26,6 +26,7 @@ from benchmarks.sampler_peers import effective
 from tests.reference.posteriors import EXACT, PUBLISHED, regressions
 
 SIZE = {"num_warmup": 1000, "num_samples": 1000, "num_chains": 2}
+NUTS = sb.NUTS(**SIZE)
 WRONG = 0.3
 """Error of a mean, in standard deviations, from which draws are not those of the posterior."""
 
@@ -35,19 +36,34 @@ def timed(run, *given):
     return run(*given), time.process_time() - began
 
 
-def ours(known, seeds):
-    """Draws and seconds by seed, and the draw at which the others start."""
-    sampler = sb.NUTS(**SIZE)
-    first = sb.fit(known.model, *known.data, engine=sampler, progress=False, **known.options)
-    problem, draws = first.run.problem, first.tree["posterior"]
-    start = {name: draws[name].to_numpy()[0, -1] for name in latent_sites(abstract_trace(problem))}
-    runs = []
-    for seed in seeds:
-        found, spent = timed(
-            lambda seed=seed: sampler.run(problem, init=start, seed=seed, progress=False)
-        )
-        runs.append((found.draws, spent))
-    return runs, start
+def fit_of(known, sampler):
+    return sb.fit(known.model, *known.data, engine=sampler, progress=False, **known.options)
+
+
+def start_of(known):
+    """The draw at which all start."""
+    fit = fit_of(known, NUTS)
+    draws, sites = fit.tree["posterior"], latent_sites(abstract_trace(fit.run.problem))
+    return {name: draws[name].to_numpy()[0, -1] for name in sites}
+
+
+def ours(sampler):
+    """Draws and seconds by seed."""
+
+    def run(known, seeds, start):
+        try:
+            problem = fit_of(known, sampler).run.problem
+        except ValueError:  # of MCLMC, which refuses a single coordinate
+            return None
+        runs = []
+        for seed in seeds:
+            found, spent = timed(
+                lambda seed=seed: sampler.run(problem, init=start, seed=seed, progress=False)
+            )
+            runs.append((found.draws, spent))
+        return runs
+
+    return run
 
 
 def bare(known, seeds, start):
@@ -62,11 +78,11 @@ def bare(known, seeds, start):
     return [timed(run, seed) for seed in seeds]
 
 
-def nutpie(model, seeds, describe):
+def nutpie(model, seeds, describe, **settings):
     """Draws and seconds by seed of a model compiled for nutpie."""
     import nutpie as package
 
-    settings = {"tune": SIZE["num_warmup"], "chains": SIZE["num_chains"], "cores": 1}
+    settings |= {"tune": SIZE["num_warmup"], "chains": SIZE["num_chains"], "cores": 1}
     settings["progress_bar"] = False
     package.sample(model, draws=1, **settings | {"tune": 1})
     runs = []
@@ -119,7 +135,7 @@ def nutpie_jax(known, seeds, start):
     return nutpie(compiled, seeds, describe)
 
 
-def nutpie_numba(known, seeds, start):
+def nutpie_numba(known, seeds, start, **settings):
     """The same model in PyMC, compiled by numba, where it is written below; else None."""
     if known.model not in IN_PYMC:
         return None
@@ -131,7 +147,11 @@ def nutpie_numba(known, seeds, start):
     names = [variable.name for variable in model.free_RVs]
     first = {name: start[name] for name in names}
     compiled = package.compile_pymc_model(model, initial_points=first, jitter_rvs=set())
-    return nutpie(compiled, seeds, lambda found: {name: found[name].to_numpy() for name in names})
+
+    def describe(found):
+        return {name: found[name].to_numpy() for name in names}
+
+    return nutpie(compiled, seeds, describe, **settings)
 
 
 def regression_in_pymc(pm, columns, response, *, centre=None, spread=None, scale=None):
@@ -190,10 +210,17 @@ def speed(known, runs):
     return float(np.median(rates)), wrong
 
 
+def nutpie_low_rank(known, seeds, start):
+    return nutpie_numba(known, seeds, start, low_rank_modified_mass_matrix=True)
+
+
 PROGRAMS = {
+    "ours, low rank": ours(sb.NUTS(**SIZE, dense_mass="low_rank")),
+    "ours, MCLMC": ours(sb.MCLMC(**SIZE)),
     "NumPyro": bare,
     "nutpie, JAX": nutpie_jax,
     "nutpie, numba": nutpie_numba,
+    "nutpie, low rank": nutpie_low_rank,
 }
 
 
@@ -221,8 +248,8 @@ def main():
         given = *known.data, *known.options.values()
         if isinstance(known.model, str) or any(isinstance(one, sb.Links) for one in given):
             continue  # models with links are those of `benchmarks.sampler_peers`
-        runs, start = ours(known, seeds)
-        own, wrong = speed(known, runs)
+        start = start_of(known)
+        own, wrong = speed(known, ours(NUTS)(known, seeds, start))
         line = f"{name:<46}{own:9.0f}{'*' if wrong else ' '}"
         for title, program in programs.items():
             runs = program(known, seeds, start)

@@ -8,6 +8,7 @@ warm-up and sampling together, without compilation.
 
 import argparse
 import resource
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -71,9 +72,10 @@ def effective(values):
     return min(float(array_stats.ess(value, chain_axis=0, draw_axis=1)) for value in values)
 
 
-def ours(engine):
+def ours(engine, **settings):
     def run(given, mode, size):
-        sampler = engine(num_warmup=size.warmup, num_samples=size.draws, num_chains=size.chains)
+        length = {"num_warmup": size.warmup, "num_samples": size.draws, "num_chains": size.chains}
+        sampler = engine(**length, **settings)
         problem = sb.fit("ppc", engine="em", init=mode, progress=False, **given).run.problem
         sampler.run(problem, init=mode, seed=0, progress=False)  # compiles
         for seed in size.seeds:
@@ -201,12 +203,12 @@ def pymc(given, mode, size):
                 yield draws_of(found), min(whole, found.posterior.attrs["sampling_time"])
 
 
-def nutpie(given, mode, size):
+def nutpie(given, mode, size, **settings):
     import nutpie as package
 
     start = {name: np.asarray(mode[name]) for name in SITES}
     compiled = package.compile_pymc_model(pymc_model(given), initial_points=start, jitter_rvs=set())
-    settings = {"tune": size.warmup, "chains": size.chains, "progress_bar": False, "cores": 1}
+    settings |= {"tune": size.warmup, "chains": size.chains, "progress_bar": False, "cores": 1}
     package.sample(compiled, draws=1, **settings | {"tune": 1})
     for seed in size.seeds:
         began = processor()
@@ -216,11 +218,14 @@ def nutpie(given, mode, size):
 
 PROGRAMS = {
     "ours: NUTS": ours(sb.NUTS),
+    "ours: NUTS, low rank": ours(sb.NUTS, dense_mass="low_rank"),
+    "ours: MCLMC": ours(sb.MCLMC),
     "ours: BlockedGibbs": ours(sb.BlockedGibbs),
     "NumPyro, enumerated": numpyro_with(enumerated),
     "NumPyro, summed": numpyro_with(summed),
     "PyMC": pymc,
     "nutpie": nutpie,
+    "nutpie, low rank": partial(nutpie, low_rank_modified_mass_matrix=True),
 }
 
 

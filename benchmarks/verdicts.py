@@ -31,6 +31,8 @@ ENGINES = {
     "Pathfinder": sb.Pathfinder(),
     "HMC": sb.HMC(),
     "NUTS": sb.NUTS(),
+    "NUTS low rank": sb.NUTS(dense_mass="low_rank"),
+    "MCLMC": sb.MCLMC(),
     "SMC": sb.SMC(),
     "NestedSlice": sb.NestedSlice(),
     "BlockedGibbs": sb.BlockedGibbs(),

@@ -48,6 +48,7 @@ from .guides.engines.samplers.geodesic import GeodesicHMC as GeodesicHMC
 from .guides.engines.samplers.gibbs import BlockedGibbs as BlockedGibbs
 from .guides.engines.samplers.mcmc import HMC as HMC
 from .guides.engines.samplers.mcmc import NUTS as NUTS
+from .guides.engines.samplers.microcanonical import MCLMC as MCLMC
 from .guides.engines.samplers.nested import NestedSlice as NestedSlice
 from .guides.engines.samplers.smc import SMC as SMC
 from .guides.engines.variational.coordinate_ascent import CoordinateAscent as CoordinateAscent

@@ -32,6 +32,7 @@ SETTINGS = {
     "cavi": {"num_restarts": 2, "tol": 0.0, "max_steps": 600, "num_draws": 100},
     "nuts": {"num_warmup": 50, "num_samples": 50, "num_chains": 2},
     "hmc": {"num_warmup": 100, "num_samples": 100, "num_chains": 2, "chain_method": "vectorized"},
+    "mclmc": {"num_warmup": 100, "num_samples": 100, "num_chains": 2},
     "geodesic": {"num_warmup": 20000, "num_samples": 20000, "num_chains": 2},
     "gibbs": {"num_warmup": 300, "num_samples": 300, "num_chains": 2},
     "smc": {"num_particles": 1000, "num_runs": 2, "num_mutations": 20, "target_ess": 0.98},

@@ -33,6 +33,7 @@ ENGINES: dict[str, str] = {
     "kmeans": "sidebayes.guides.constrained_kmeans:KMeans",
     "laplace": "sidebayes.guides.engines.optimisers.laplace:Laplace",
     "map": "sidebayes.guides.engines.optimisers.optimise:MAP",
+    "mclmc": "sidebayes.guides.engines.samplers.microcanonical:MCLMC",
     "monte_carlo_em": "sidebayes.guides.engines.expectation_maximisation.monte_carlo_em:MonteCarloEM",
     "newton": "sidebayes.guides.engines.optimisers.optimise:Newton",
     "nested": "sidebayes.guides.engines.samplers.nested:NestedSlice",

@@ -304,7 +304,7 @@ def test_placement_is_the_posterior_on_a_grid(law):
     assert float(found.log_density[0, 0]) == pytest.approx(evidence, abs=0.3)
 
 
-@pytest.mark.parametrize("engine", ["map", "laplace", "svi", "nuts", "hmc"])
+@pytest.mark.parametrize("engine", ["map", "laplace", "svi", "nuts", "hmc", "mclmc"])
 @pytest.mark.filterwarnings("ignore::sidebayes.SideBayesWarning")
 def test_every_engine_and_units(engine):
     """Positions are in the unit of the distances, whichever that is."""
@@ -314,6 +314,7 @@ def test_every_engine_and_units(engine):
         "svi": sb.SVI(num_restarts=1, num_steps=200),
         "nuts": sb.NUTS(num_warmup=30, num_samples=30, num_chains=1),
         "hmc": sb.HMC(num_warmup=30, num_samples=30, num_chains=1),
+        "mclmc": sb.MCLMC(num_warmup=30, num_samples=30, num_chains=1),
     }[engine]
     fits = [
         sb.fit("geodesic_embedding", distances=unit * NOISY, engine=small, progress=False)
@@ -321,7 +322,7 @@ def test_every_engine_and_units(engine):
     ]
     assert {fit.engine for fit in fits} == {engine}
     means = [fit.positions()[["position_0", "position_1"]].to_numpy() for fit in fits]
-    if engine in ("nuts", "hmc"):  # few draws, which rounding sends elsewhere
+    if engine in ("nuts", "hmc", "mclmc"):  # few draws, which rounding sends elsewhere
         sizes = [np.linalg.norm(mean) for mean in means]
         np.testing.assert_allclose(sizes[1], 1000 * sizes[0], rtol=0.2)
     else:

@@ -25,6 +25,7 @@ ENGINES = {
     "gibbs": sb.BlockedGibbs(**CHAINS),
     "nuts": sb.NUTS(**CHAINS),
     "hmc": sb.HMC(**CHAINS),
+    "mclmc": sb.MCLMC(**CHAINS),
     "stochastic_em": sb.StochasticEM(batch_size=50, max_epochs=2),
     "smc": sb.SMC(num_particles=20),
 }

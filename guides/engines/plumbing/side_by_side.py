@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from ..base import Problem
+from ..machine.algebra import one_thread_each
 from ..machine.background import NoThreadsError, finished, in_threads
 from ..machine.memory import machine_memory, program_memory
 from ..machine.shares import is_spread, on_devices
@@ -106,7 +107,7 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
     works = [partial(finished, program.executable, member, *common) for member in given]
     at_once = 1 if is_spread(shared) else min(len(given), num_processors(), _room(program))
     if at_once > 1:
-        with suppress(NoThreadsError):
+        with suppress(NoThreadsError), one_thread_each():
             return in_threads(works, at_once)
     return [work() for work in works]
 

@@ -38,7 +38,7 @@ from .chains import (
     recording,
     sampled,
 )
-from .hamiltonian.transitions import MOST_STEPS
+from .hamiltonian.paths import MOST_STEPS
 from .hamiltonian.warm_up import WarmUp, warm_up
 from .points import check_lengths, place_points, points_of_spheres
 
@@ -286,7 +286,7 @@ def _unit(vector: Array) -> Array:
 def _widths(state: _Chain, points: tuple[str, ...]) -> dict[str, Array]:
     """Squared widths of the posterior by coordinate; all coordinates of a point have the same."""
     unravel = ravel_pytree(state.at)[1]
-    found = unravel(state.adapted.metric.inverse)
+    found = unravel(state.adapted.metric.scale**2)
     for name in points:
         size = found[name].shape[-1]  # of which one is that of the radius
         pooled = found[name].mean(axis=-1, keepdims=True) * size / (size - 1)

@@ -41,25 +41,28 @@ from ..problem.density import (
 )
 from ..steps.updates import refuse_restricted
 from .chains import chain_shapes, chain_starts, draw_chains, recording, sampled
-from .hamiltonian.transitions import MOST_STEPS, UNKNOWN, Chain, hamiltonian
+from .hamiltonian.metric import MassMatrix
+from .hamiltonian.paths import MOST_STEPS, of_one_length, until_turning
+from .hamiltonian.transitions import UNKNOWN, Chain, hamiltonian
 
-__all__ = ["HMC", "NUTS"]
+__all__ = ["HMC", "NUTS", "Hamiltonian", "steps_remark"]
 
 
 @dataclass(frozen=True)
-class _Hamiltonian(KeptEngine, ABC):
+class Hamiltonian(KeptEngine, ABC):
     """What samplers by Hamiltonian dynamics share; see `NUTS`."""
 
     num_warmup: Count = 1000
     num_samples: Count = 2000
     num_chains: Count = 4
     target_accept: Share = 0.8
-    dense_mass: bool = False
+    dense_mass: MassMatrix = False
     jitter: NonNegative = 0.05
     chain_method: Annotated[str, OneOf(("vectorized", "parallel"))] | None = None
     name: ClassVar[str]
     starts_at_mode: ClassVar[bool] = True
     length: ClassVar[str] = "num_samples"
+    by_slopes: ClassVar[bool]
 
     @property
     def _title(self) -> str:
@@ -75,8 +78,13 @@ class _Hamiltonian(KeptEngine, ABC):
 
     @property
     @abstractmethod
-    def _path(self) -> dict[str, Any]:
-        """Settings that say how far a trajectory goes."""
+    def _reach(self) -> float:
+        """Setting that says how far a trajectory goes."""
+
+    @property
+    @abstractmethod
+    def _follow(self) -> Callable:
+        """Trajectories; see `until_turning`."""
 
     @abstractmethod
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
@@ -162,16 +170,16 @@ class _Hamiltonian(KeptEngine, ABC):
 
     def _asked(self, name: str, problem: Problem) -> tuple:
         """Arguments of `compiled` and `compile_ahead`."""
-        path = tuple(self._path.items())
-        settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
+        settings = self.name, self.num_warmup, self.target_accept, self.dense_mass, self._reach
         return name, problem, settings, self._begin if name == "hmc-begin" else self._march
 
     def _kernel(self) -> tuple[Callable, Callable]:
         return hamiltonian(
+            self._follow,
             self.num_warmup,
             target_accept=self.target_accept,
             dense_mass=self.dense_mass,
-            **self._path,
+            by_slopes=self.by_slopes,
         )
 
     def _begin(self, problem: Problem) -> Callable:
@@ -252,7 +260,7 @@ def _march_all(march: Program, states: list, args: tuple, count: NDArray) -> tup
 
 
 @dataclass(frozen=True)
-class NUTS(_Hamiltonian):
+class NUTS(Hamiltonian):
     """No-U-turn sampler (Hoffman and Gelman 2014), by NumPyro's trees.
 
     Chains start around `init`, a mode found by EM say, each moved at random in unconstrained
@@ -265,8 +273,11 @@ class NUTS(_Hamiltonian):
     num_warmup, num_samples, num_chains : int
     target_accept : float
         Mean acceptance probability that the step size is adapted to, between 0 and 1.
-    dense_mass : bool
-        Adapt a full mass matrix rather than a diagonal one.
+    dense_mass : bool or "low_rank"
+        Adapt a full mass matrix, rather than a diagonal one, or one that differs from a multiple of a
+        diagonal along up to 32 axes, learned from draws and slopes. Both shorten the trajectories where
+        coordinates are correlated; a full one takes twice as many draws as there are coordinates, and
+        each of its steps as many products as it has entries.
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
     chain_method : {"vectorized", "parallel"}, optional
@@ -284,10 +295,15 @@ class NUTS(_Hamiltonian):
 
     max_tree_depth: Annotated[int, Range(least=1, most=30)] = 10
     name: ClassVar[str] = "nuts"
+    by_slopes: ClassVar[bool] = True
 
     @property
-    def _path(self) -> dict[str, Any]:
-        return {"max_tree_depth": self.max_tree_depth}
+    def _reach(self) -> float:
+        return self.max_tree_depth
+
+    @property
+    def _follow(self) -> Callable:
+        return until_turning(self.max_tree_depth)
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
@@ -302,7 +318,7 @@ class NUTS(_Hamiltonian):
 
 
 @dataclass(frozen=True)
-class HMC(_Hamiltonian):
+class HMC(Hamiltonian):
     r"""Hamiltonian Monte Carlo (Neal 2011): trajectories of one length, kept or rejected at the end.
 
     The mass matrix is adapted to the variances of the draws; all else but the length of a trajectory is as in
@@ -326,14 +342,24 @@ class HMC(_Hamiltonian):
 
     trajectory_length: Positive = 1.5
     name: ClassVar[str] = "hmc"
+    by_slopes: ClassVar[bool] = False
 
     @property
-    def _path(self) -> dict[str, Any]:
-        return {"trajectory_length": self.trajectory_length}
+    def _reach(self) -> float:
+        return self.trajectory_length
+
+    @property
+    def _follow(self) -> Callable:
+        return of_one_length(self.trajectory_length)
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
-        remark = f"; {stats['n_steps'].mean():.0f} leapfrog steps per draw"
-        cut = int((stats["n_steps"] >= MOST_STEPS).sum())
-        if cut:
-            remark += f", and {cut} trajectories were cut off at {MOST_STEPS}: use NUTS, or rescale the data"
-        return {}, remark
+        return {}, steps_remark(stats["n_steps"], "leapfrog steps", MOST_STEPS)
+
+
+def steps_remark(num_steps: NDArray, unit: str, most: int) -> str:
+    """How long trajectories of a given length were, and whether some were cut off."""
+    remark = f"; {num_steps.mean():.0f} {unit} per draw"
+    cut = int((num_steps >= most).sum())
+    if cut:
+        remark += f", and {cut} trajectories were cut off at {most}: use NUTS, or rescale the data"
+    return remark

@@ -30,6 +30,7 @@ NEEDS = {
         lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="smc", progress=False),
         lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="nested", progress=False),
         lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="pathfinder", progress=False),
+        lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="mclmc", progress=False),
     ],
     "trimesh": [lambda: sidebayes.read_landmarks("skull.ply")],
     "pyarrow": [

@@ -26,6 +26,7 @@ from sidebayes import (
     EM,
     HMC,
     MAP,
+    MCLMC,
     NUTS,
     SMC,
     SVI,
@@ -60,6 +61,7 @@ TINY = {
     "svi": SVI(guide="mean_field", num_restarts=2, num_steps=1000, num_draws=100),
     "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
     "hmc": HMC(num_warmup=10, num_samples=10, num_chains=2, trajectory_length=0.5),
+    "mclmc": MCLMC(num_warmup=10, num_samples=10, num_chains=2, trajectory_length=0.5),
     "geodesic": GeodesicHMC(num_warmup=10, num_samples=10, num_chains=2),
     "smc": SMC(num_particles=20, num_runs=2, num_mutations=1, num_leapfrog=2, max_steps=3),
     "nested": NestedSlice(num_live=20, num_delete=10, num_slices=2, num_samples=10, max_steps=3),
@@ -244,7 +246,7 @@ QUICK = ("em", "map", "kmeans")
 )
 def test_every_card_with_every_engine(name, engine, tmp_path):
     card = CARDS[name]
-    if engine in ("smc", "nested", "pathfinder"):
+    if engine in ("smc", "nested", "pathfinder", "mclmc"):
         pytest.importorskip("blackjax")
     links, options = {"none": None, "hard": HARD}.get(card.links, SOFT), {}
     if engine == "cavi":
@@ -271,7 +273,7 @@ def test_every_card_with_every_engine(name, engine, tmp_path):
 )
 def test_one_cluster_is_a_gaussian(engine):
     """The weights of one cluster have no free coordinate."""
-    if engine in ("smc", "nested", "pathfinder"):
+    if engine in ("smc", "nested", "pathfinder", "mclmc"):
         pytest.importorskip("blackjax")
     fit = sidebayes.fit("gmm", X, num_clusters=1, engine=TINY[engine])
     np.testing.assert_array_equal(fit.labels(), 0)

@@ -209,7 +209,7 @@ CANNOT_SIMULATE = {
     "nfgl",
     "hierarchical_shape",  # draws coordinates, of which x is made; in them it is the density of ppc
 }
-EXACT = {"nuts", "geodesic", "gibbs", "smc", "nested"}
+EXACT = {"nuts", "mclmc", "geodesic", "gibbs", "smc", "nested"}
 
 
 def test_every_card_and_bayesian_engine_is_covered():

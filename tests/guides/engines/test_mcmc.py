@@ -12,10 +12,14 @@ import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.samplers.mcmc import HMC, NUTS
+from sidebayes.guides.engines.samplers.microcanonical import MCLMC
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
 SMALL = NUTS(num_warmup=200, num_samples=400, num_chains=2)
 FIXED = HMC(num_warmup=200, num_samples=400, num_chains=2)
+LOW_RANK = NUTS(num_warmup=200, num_samples=400, num_chains=2, dense_mass="low_rank")
+MICRO = MCLMC(num_warmup=200, num_samples=400, num_chains=2)
+SAMPLERS = {"nuts": SMALL, "hmc": FIXED, "low rank": LOW_RANK, "mclmc": MICRO}
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +41,11 @@ def problem(y=Y):
     return Problem(conjugate, (jnp.asarray(y),))
 
 
-@pytest.fixture(scope="module", params=[SMALL, FIXED], ids=["nuts", "hmc"])
+@pytest.fixture(scope="module", params=SAMPLERS)
 def engine(request):
-    return request.param
+    if request.param == "mclmc":
+        pytest.importorskip("blackjax")
+    return SAMPLERS[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +105,11 @@ def test_target_acceptance_is_met(result):
     if result.engine == "nuts":
         depth, steps = stats["tree_depth"], stats["n_steps"]
         assert np.all((steps <= 2**depth - 1) & (steps >= 2 ** (depth - 1)))
+    elif result.engine == "mclmc":
+        longest = 2 * MICRO.trajectory_length * np.sqrt(2)
+        assert np.all(stats["n_steps"] % 2 == 0)  # gradients, of which a step takes two
+        assert np.all(stats["n_steps"] <= 2 * np.ceil(longest / stats["step_size"]))
+        assert len(np.unique(stats["n_steps"])) > 2
     else:
         length = FIXED.trajectory_length
         np.testing.assert_array_equal(stats["n_steps"], np.ceil(length / stats["step_size"]))
@@ -171,10 +182,19 @@ def test_length_of_a_trajectory_sets_how_far_draws_move():
     assert correlation(0.3) > 0.5
 
 
-@pytest.mark.parametrize("engine", [SMALL, FIXED], ids=["nuts", "hmc"])
 def test_bad_start_names_the_site(engine):
     with pytest.raises(FitError, match=r"chain 0 starts .* site 'y' has log density -inf"):
         engine.run(problem(np.array([0.3, np.nan, 0.8, 2.0])))
+
+
+def test_a_single_coordinate_has_no_direction_to_turn():
+    pytest.importorskip("blackjax")
+
+    def model(y):
+        numpyro.sample("y", dist.Normal(numpyro.sample("mu", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="MCLMC needs at least two coordinates, .* use NUTS"):
+        MICRO.run(Problem(model, (jnp.zeros(3),)))
 
 
 def test_discrete_latent_is_refused():
@@ -197,6 +217,8 @@ def test_discrete_latent_is_refused():
         (HMC, {"num_samples": 0}),
         (HMC, {"trajectory_length": 0.0}),
         (HMC, {"trajectory_length": np.inf}),
+        (MCLMC, {"trajectory_length": -1.0}),
+        (NUTS, {"dense_mass": "full"}),
     ],
 )
 def test_config_is_checked(kind, wrong):

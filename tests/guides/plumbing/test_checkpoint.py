@@ -33,6 +33,7 @@ from sidebayes import (
     EM,
     HMC,
     MAP,
+    MCLMC,
     NUTS,
     SMC,
     SVI,
@@ -162,6 +163,7 @@ def engines():
         "cavi": CoordinateAscent(num_restarts=2, tol=1e-12),
         "nuts": NUTS(**chains),
         "hmc": HMC(chain_method="vectorized", **chains),
+        "mclmc": MCLMC(**chains),
         "gibbs": BlockedGibbs(**chains),
         "geodesic": GeodesicHMC(**chains),
         "continuation": Continuation(num_restarts=2),
@@ -219,7 +221,7 @@ OFFERED = {"nuts": 3, "stochastic_em": 2, "continuation": 3, "monte_carlo_em": 2
     [(name, OFFERED.get(name, 0)) for name in engines()] + [("svi", 3), ("monte_carlo_em", None)],
 )
 def test_interrupted_run_ends_the_same(name, after, tmp_path, monkeypatch):
-    if name in ("smc", "nested", "pathfinder"):
+    if name in ("smc", "nested", "pathfinder", "mclmc"):
         pytest.importorskip("blackjax")
     build = PROBLEMS.get(name, clusters)
     engine = engines()[name]

@@ -224,11 +224,13 @@ ENGINES = {
     "svi": sb.SVI(num_restarts=1, num_steps=100, num_draws=100),
     "nuts": sb.NUTS(**SHORT),
     "vectorized": sb.NUTS(**SHORT, chain_method="vectorized"),
+    "low rank": sb.NUTS(**SHORT, dense_mass="low_rank"),
+    "mclmc": sb.MCLMC(**SHORT),
     "gibbs": sb.BlockedGibbs(**SHORT),
     "cavi": sb.CoordinateAscent(num_restarts=1, num_draws=100),
     "geodesic": sb.GeodesicHMC(**SHORT),
 }
-SLOW = ("vectorized", "svi", "gibbs", "cavi", "map", "geodesic")
+SLOW = ("vectorized", "low rank", "mclmc", "svi", "gibbs", "cavi", "map", "geodesic")
 
 
 @pytest.mark.parametrize(

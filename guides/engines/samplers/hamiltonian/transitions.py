@@ -1,4 +1,4 @@
-"""Transitions along Hamiltonian trajectories, of one length or until they turn back."""
+"""Transitions of chains along Hamiltonian trajectories, with warm-up."""
 
 from __future__ import annotations
 
@@ -7,27 +7,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpyro.infer.hmc_util import (
-    IntegratorState,
-    build_tree,
-    euclidean_kinetic_energy,
-    velocity_verlet,
-)
 
-from .warm_up import Metric, WarmUp, warm_up
+from .metric import MassMatrix
+from .paths import until_turning
+from .warm_up import WarmUp, warm_up
 
-__all__ = ["MOST_STEPS", "UNKNOWN", "Chain", "hamiltonian", "nuts_given"]
+__all__ = ["UNKNOWN", "Chain", "hamiltonian", "nuts_given"]
 
 UNKNOWN = 1e20
 """Energy of a start before it is known: any move to a finite energy is accepted."""
-
-MOST_STEPS = 1000
-"""Leapfrog steps of a trajectory of one length at most."""
-
-_DIVERGENT = 1000.0
-"""Rise of the total energy from which on a trajectory diverges."""
 
 
 class Chain(NamedTuple):
@@ -44,8 +34,7 @@ class Chain(NamedTuple):
         Its gradient in the order of `ravel_pytree`.
     warm_up : WarmUp
     energy, accept_prob, num_steps, diverging : Array, shape ()
-        Of the last transition: total energy, mean probability of acceptance, leapfrog steps, and whether
-        the energy rose without limit.
+        Of the last transition; see `Followed`.
     """
 
     rng_key: Array
@@ -60,25 +49,23 @@ class Chain(NamedTuple):
 
 
 def hamiltonian(
+    follow: Callable,
     num_warmup: int,
     *,
     target_accept: float = 0.8,
-    dense_mass: bool = False,
-    max_tree_depth: int = 10,
-    trajectory_length: float | None = None,
+    dense_mass: MassMatrix = False,
+    by_slopes: bool = True,
 ) -> tuple[Callable, Callable]:
-    """No-U-turn sampling, or trajectories of one length, with warm-up.
+    """Chains along trajectories, with warm-up.
 
     Parameters
     ----------
+    follow : callable
+        A trajectory; see `until_turning`.
     num_warmup : int
         Transitions that adapt.
-    target_accept : float
-    dense_mass : bool
-    max_tree_depth : int
-        A trajectory has less than 2 to this power steps.
-    trajectory_length : float, optional
-        Length of all trajectories, of at most 1000 steps; by default they end where they turn back.
+    target_accept, dense_mass, by_slopes
+        See `warm_up`.
 
     Returns
     -------
@@ -89,10 +76,7 @@ def hamiltonian(
         like `Chain.z`. The first goes nowhere, and finds energy and slope where the chain starts.
     """
     begin, adapt = warm_up(
-        num_warmup,
-        target_accept=target_accept,
-        dense_mass=dense_mass,
-        by_slopes=trajectory_length is None,
+        num_warmup, target_accept=target_accept, dense_mass=dense_mass, by_slopes=by_slopes
     )
 
     def ready(free: dict[str, Array], key: Array) -> Chain:
@@ -113,31 +97,18 @@ def hamiltonian(
 
     def move(chain: Chain, potential: Callable[[dict[str, Array]], Array]) -> Chain:
         position, unravel = ravel_pytree(chain.z)
-        key, key_momentum, key_path = jax.random.split(chain.rng_key, 3)
+        key, now = jax.random.split(chain.rng_key)
         metric, is_known = chain.warm_up.metric, chain.potential_energy < UNKNOWN
-        momentum = jnp.where(is_known, _momentum(key_momentum, metric), 0.0)
-        step_size = jnp.where(is_known, chain.warm_up.step_size, 0.0)
-        begun = IntegratorState(position, momentum, chain.potential_energy, chain.slope)
-        _, leap = velocity_verlet(lambda flat: potential(unravel(flat)), euclidean_kinetic_energy)
-        if trajectory_length is None:
-            tree = build_tree(
-                leap,
-                euclidean_kinetic_energy,
-                begun,
-                metric.inverse,
-                step_size,
-                key_path,
-                max_delta_energy=_DIVERGENT,
-                max_tree_depth=max_tree_depth,
-            )
-            end = tree.z_proposal, tree.z_proposal_pe, tree.z_proposal_grad
-            accept_prob = tree.sum_accept_probs / tree.num_proposals
-            report = tree.z_proposal_energy, accept_prob, tree.num_proposals, tree.diverging
-        else:
-            length = jnp.where(is_known, trajectory_length, 0.0)
-            end, report = _of_length(leap, begun, metric, step_size, length, key_path)
-        learned = adapt(chain.warm_up, end[0], end[2], report[1])
-        return Chain(key, unravel(end[0]), *end[1:], learned, *report)
+        found = follow(
+            lambda unit: potential(unravel(position + metric.moved(unit))),
+            chain.potential_energy,
+            metric.slope_of_coordinates(chain.slope),
+            jnp.where(is_known, chain.warm_up.step_size, 0.0),
+            now,
+        )
+        position, slope = position + metric.moved(found.unit), metric.slope_of_sites(found.slope)
+        learned = adapt(chain.warm_up, position, slope, found.accept_prob)
+        return Chain(key, unravel(position), found.potential_energy, slope, learned, *found[3:])
 
     return ready, move
 
@@ -168,7 +139,7 @@ def nuts_given(
         ``move(chain, given) -> Chain`` after one transition under what is given now.
     """
     ready, transition = hamiltonian(
-        num_warmup, target_accept=target_accept, max_tree_depth=max_tree_depth
+        until_turning(max_tree_depth), num_warmup, target_accept=target_accept
     )
 
     def move(chain: Chain, given: tuple) -> Chain:
@@ -178,35 +149,3 @@ def nuts_given(
         return transition(chain._replace(potential_energy=value, slope=flat), energy)
 
     return ready, move
-
-
-def _momentum(key: Array, metric: Metric) -> Array:
-    normal = jax.random.normal(key, metric.sqrt.shape[:1])
-    return metric.sqrt @ normal if metric.sqrt.ndim == 2 else metric.sqrt * normal
-
-
-def _of_length(
-    leap: Callable,
-    begun: IntegratorState,
-    metric: Metric,
-    step_size: Array,
-    length: Array,
-    key: Array,
-) -> tuple[tuple, tuple]:
-    """Follow a trajectory to its end, which is accepted or rejected."""
-    wanted = jnp.ceil(length / jnp.where(length > 0, step_size, 1.0))
-    number = jnp.clip(wanted, 1, MOST_STEPS).astype(int)
-    step = jnp.minimum(length / number, step_size)  # all that are not cut off have this length
-    last = lax.fori_loop(0, number, lambda _, at: leap(step, metric.inverse, at), begun)
-    before, after = (
-        at.potential_energy + euclidean_kinetic_energy(metric.inverse, at.r) for at in (begun, last)
-    )
-    rise = jnp.where(jnp.isnan(after - before), jnp.inf, after - before)
-    accept_prob = jnp.exp(jnp.minimum(-rise, 0.0))
-    accepted = jax.random.bernoulli(key, accept_prob)
-    end, energy = jax.tree.map(
-        lambda new, old: jnp.where(accepted, new, old),
-        ((last.z, last.potential_energy, last.z_grad), after),
-        ((begun.z, begun.potential_energy, begun.z_grad), before),
-    )
-    return end, (energy, accept_prob, number, rise > _DIVERGENT)

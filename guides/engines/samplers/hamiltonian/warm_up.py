@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from numpyro.infer.hmc_util import dual_averaging
 
-__all__ = ["Metric", "WarmUp", "warm_up"]
+from .metric import MassMatrix, Metric, by_axes, by_covariance, by_variances, unit_metric
+
+__all__ = ["WarmUp", "warm_up"]
 
 _EARLY, _CLOSING = 0.3, 0.15
 """Shares of the warm-up: the first, of draws soon forgotten, and the last, where the step alone adapts."""
@@ -21,29 +23,11 @@ _WINDOW_EARLY, _WINDOW = 10, 80
 _LEAST = 3
 """Draws from which a mass matrix is estimated."""
 
-_TRUST = 10.0
-"""Ratio of two masses of a coordinate, one transition apart: few draws may lie along a ridge."""
+_PLACES = 2 * _WINDOW
+"""Draws that axes are estimated from at most."""
 
-_SHRINKAGE = 5e-3
-"""Share of the diagonal in a full mass matrix, times the number of draws."""
-
-_EVERY = 10
-"""Transitions between factorisations of a full mass matrix."""
-
-
-class Metric(NamedTuple):
-    """Mass matrix of the momenta, diagonal or full.
-
-    Attributes
-    ----------
-    inverse : Array, shape (size,) or (size, size)
-        Near the covariance of the draws.
-    sqrt : Array, shape (size,) or (size, size)
-        Factor by which standard normal numbers become momenta.
-    """
-
-    inverse: Array
-    sqrt: Array
+_EVERY = 20
+"""Transitions between factorisations of a mass matrix that is not diagonal."""
 
 
 class _Moments(NamedTuple):
@@ -72,6 +56,8 @@ class WarmUp(NamedTuple):
         Mean of the last steps.
     recent, coming : tuple
         Moments of two windows of draws, one of which replaces the other when it is full.
+    ring : Array, shape (places, 2, size)
+        Last draws and slopes, without places unless the mass matrix is of low rank.
     """
 
     number: Array
@@ -81,13 +67,14 @@ class WarmUp(NamedTuple):
     mean_log_step: Array
     recent: _Moments
     coming: _Moments
+    ring: Array
 
 
 def warm_up(
     num_warmup: int,
     *,
     target_accept: float = 0.8,
-    dense_mass: bool = False,
+    dense_mass: MassMatrix = False,
     by_slopes: bool = True,
 ) -> tuple[Callable, Callable]:
     r"""Adaptation of step size and mass matrix.
@@ -130,11 +117,19 @@ def warm_up(
     half = (num_warmup - closing) // 2
 
     def ready(size: int) -> WarmUp:
-        unit = jnp.eye(size) if dense_mass else jnp.ones(size)
         moments = _no_moments(size, dense_mass)
         zero, one = jnp.zeros(()), jnp.ones(())
         averaging = ready_average(jnp.log(10 * one))
-        return WarmUp(jnp.asarray(-1), one, Metric(unit, unit), averaging, zero, moments, moments)
+        return WarmUp(
+            jnp.asarray(-1),
+            one,
+            unit_metric(size, dense_mass),
+            averaging,
+            zero,
+            moments,
+            moments,
+            jnp.zeros((_PLACES if dense_mass == "low_rank" else 0, 2, size)),
+        )
 
     def closing_step(state: WarmUp, excess: Array) -> tuple[Array, Array]:
         number = jnp.maximum(state.number - closing, 0)
@@ -156,7 +151,7 @@ def warm_up(
         coming, recent = (_with(one, position, slope) for one in (state.coming, state.recent))
         is_early = state.number < _EARLY * num_warmup
         # variances and covariances take all later draws
-        late = _WINDOW if by_slopes and not dense_mass else num_warmup
+        late = _WINDOW if by_slopes and dense_mass is not True else num_warmup
         window = jnp.where(is_early, _WINDOW_EARLY, late)
         moments = jax.tree.map(
             lambda new, old: jnp.where(coming.number >= window, new, old),
@@ -166,9 +161,10 @@ def warm_up(
         refresh = ~is_closing & (moments[0].number >= _LEAST)
         if dense_mass:
             refresh &= state.number % _EVERY == 0
+        ring = _kept(state.ring, state.number, position, slope)
         metric = lax.cond(
             refresh,
-            lambda: _metric(moments[0], state.metric, is_early | by_slopes),
+            lambda: _metric(moments[0], ring, state.number, state.metric, is_early | by_slopes),
             lambda: state.metric,
         )
         return WarmUp(
@@ -177,7 +173,9 @@ def warm_up(
             metric,
             averaging,
             mean,
-            *moments,
+            recent=moments[0],
+            coming=moments[1],
+            ring=ring,
         )
 
     def adapt(state: WarmUp, position: Array, slope: Array, acceptance: Array) -> WarmUp:
@@ -191,9 +189,9 @@ def warm_up(
     return ready, adapt
 
 
-def _no_moments(size: int, dense_mass: bool) -> _Moments:
-    blank = jnp.zeros((2, size))
-    return _Moments(jnp.asarray(0), blank, blank, jnp.zeros((size if dense_mass else 0, size)))
+def _no_moments(size: int, dense_mass: MassMatrix) -> _Moments:
+    blank, rows = jnp.zeros((2, size)), size if dense_mass is True else 0
+    return _Moments(jnp.asarray(0), blank, blank, jnp.zeros((rows, size)))
 
 
 def _with(moments: _Moments, position: Array, slope: Array) -> _Moments:
@@ -209,24 +207,22 @@ def _with(moments: _Moments, position: Array, slope: Array) -> _Moments:
     return _Moments(count, mean, moments.scatter + before * after, products)
 
 
-def _metric(moments: _Moments, last: Metric, by_slopes: Array) -> Metric:
-    """Mass matrix from moments; a coordinate that has not moved keeps what it had."""
-    is_full = last.inverse.ndim == 2
-    before = jnp.diag(last.inverse) if is_full else last.inverse
-    spread, bend = moments.scatter
-    real = jnp.finfo(spread.dtype)
-    found = jnp.where(by_slopes, jnp.sqrt(spread / bend), spread / (moments.number - 1))
-    usable = (spread > real.tiny) & (bend > real.tiny) & jnp.isfinite(found) & (found > 0)
-    diagonal = jnp.where(usable, jnp.clip(found, before / _TRUST, before * _TRUST), before)
-    if not is_full:
-        return Metric(diagonal, 1 / jnp.sqrt(diagonal))
-    size, count = len(diagonal), moments.number
-    share = jnp.where(count > 2 * size, 1 - _SHRINKAGE / count, 0.0)
-    covariance = share * moments.products / (count - 1) + (1 - share) * jnp.diag(diagonal)
-    # the factor of the inverse, from that of the covariance in reversed order
-    upper = jnp.linalg.cholesky(covariance[::-1, ::-1])[::-1, ::-1]
-    sqrt = jax.scipy.linalg.solve_triangular(upper.T, jnp.eye(size), lower=True)
-    fine = jnp.isfinite(sqrt).all()
-    return Metric(
-        *(jnp.where(fine, new, old) for new, old in zip((covariance, sqrt), last, strict=True))
-    )
+def _kept(ring: Array, number: Array, position: Array, slope: Array) -> Array:
+    """Draws and slopes with one more, which takes the place of the oldest."""
+    if not len(ring):
+        return ring
+    return ring.at[number % len(ring)].set(jnp.stack([position, slope]))
+
+
+def _metric(
+    moments: _Moments, ring: Array, number: Array, last: Metric, by_slopes: Array
+) -> Metric:
+    """Mass matrix from draws, of which the last has that number."""
+    diagonal = by_variances(last, moments.scatter, moments.number, by_slopes)
+    if last.scale.ndim == 2:
+        return by_covariance(diagonal, last, moments.products, moments.number)
+    if not len(ring):
+        return diagonal
+    age = (number - jnp.arange(len(ring))) % len(ring)
+    weight = (age < jnp.minimum(moments.number, len(ring))).astype(ring.dtype)
+    return by_axes(diagonal, ring[:, 0], ring[:, 1], weight)
