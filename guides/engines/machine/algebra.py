@@ -1,4 +1,4 @@
-"""Threads of the linear algebra library, which knows nothing of ours."""
+"""Threads of the linear algebra library, beside our own."""
 
 from __future__ import annotations
 

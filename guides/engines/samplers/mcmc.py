@@ -47,6 +47,9 @@ from .hamiltonian.transitions import UNKNOWN, Chain, hamiltonian
 
 __all__ = ["HMC", "NUTS", "Hamiltonian", "steps_remark"]
 
+_LONG = 50
+"""Leapfrog steps per draw from which on another mass matrix is recommended."""
+
 
 @dataclass(frozen=True)
 class Hamiltonian(KeptEngine, ABC):
@@ -308,13 +311,18 @@ class NUTS(Hamiltonian):
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
         reached = stats["n_steps"] >= 2**self.max_tree_depth - 1
-        found = {"tree_depth": depth, "reached_max_tree_depth": reached}
-        if not reached.any():
-            return found, ""
-        return found, (
-            f"; {reached.sum()} trajectories were cut off at max_tree_depth={self.max_tree_depth}: "
-            "raise it, or rescale the data"
-        )
+        found, remark = {"tree_depth": depth, "reached_max_tree_depth": reached}, ""
+        if reached.any():
+            remark = (
+                f"; {reached.sum()} trajectories were cut off at max_tree_depth={self.max_tree_depth}: "
+                "raise it, or rescale the data"
+            )
+        if not self.dense_mass and stats["n_steps"].mean() >= _LONG:
+            remark += (
+                f"; {stats['n_steps'].mean():.0f} leapfrog steps per draw, of which "
+                'dense_mass="low_rank" may need fewer'
+            )
+        return found, remark
 
 
 @dataclass(frozen=True)

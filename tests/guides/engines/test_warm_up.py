@@ -45,11 +45,11 @@ def normal(covariance):
     return energy
 
 
-def learned(covariance, num_moves, start=1.0, follow=TREE, **settings):
+def learned(covariance, num_moves, start=1.0, follow=TREE, seed=0, **settings):
     """States of a chain after each transition."""
     ready, move = hamiltonian(follow, 400, **settings)
     energy = normal(covariance)
-    first = ready({"z": jnp.full(len(covariance), start)}, jax.random.key(0))
+    first = ready({"z": jnp.full(len(covariance), start)}, jax.random.key(seed))
 
     def step(chain, _):
         chain = move(chain, energy)
@@ -144,15 +144,18 @@ def test_axes_take_few_draws_of_a_normal(size, rank, number, before, after):
     draws = np.random.default_rng(1).multivariate_normal(np.zeros(size), covariance, number)
     slopes = draws @ np.linalg.inv(covariance)
     scatter = jnp.stack([draws.var(axis=0), slopes.var(axis=0)]) * number
-    start = unit_metric(size, "low_rank")._replace(scale=jnp.full(size, 5.0))
-    diagonal = by_variances(start, scatter, jnp.asarray(number), jnp.asarray(True))
+    metric = unit_metric(size, "low_rank")._replace(scale=jnp.full(size, 5.0))
+    diagonal = by_variances(metric, scatter, jnp.asarray(number), jnp.asarray(True))
     assert condition(diagonal, covariance) > before
     empty = jnp.zeros((20, size))  # places without draws, which must not matter
     rows = [jnp.concatenate([part, empty + 1e6]) for part in (draws, slopes)]
     weight = jnp.concatenate([jnp.ones(number), jnp.zeros(20)])
-    found = by_axes(diagonal, *rows, weight)
-    assert condition(found, covariance) < after
-    np.testing.assert_allclose(found.axes.T @ found.axes, np.eye(found.axes.shape[1]), atol=1e-8)
+    for _ in range(5):  # each moves variances by at most ten times
+        found = by_variances(metric, scatter, jnp.asarray(number), jnp.asarray(True))
+        metric = by_axes(found, *rows, weight)
+    assert condition(metric, covariance) < after
+    axes = metric.axes
+    np.testing.assert_allclose(axes.T @ axes, np.eye(axes.shape[1]), atol=1e-8)
 
 
 @pytest.mark.parametrize("draws", [np.zeros((5, 3)), np.ones((5, 3)) * np.arange(5)[:, None]])
@@ -178,6 +181,47 @@ def test_a_low_rank_shortens_trajectories_where_coordinates_are_correlated():
         learned(covariance, 500, dense_mass=kind)[3][-100:].mean() for kind in (False, "low_rank")
     ]
     assert steps[1] < 0.7 * steps[0]
+
+
+def test_a_start_far_off_leaves_no_chain_stuck():
+    """Draws on the way down a steep wall lie along it, and say little of other directions."""
+    heights = np.random.default_rng(0).normal(66.0, 4.0, 1000)
+    rows = np.column_stack([np.ones(1000), heights])
+    best, square = np.array([-61_000.0, 1300.0]), jnp.asarray(rows.T @ rows)
+
+    def energy(free):  # a regression of earnings on heights, by its sums of squares
+        beta, log_scale = free["z"][:2], free["z"][2]
+        residual = 1000 * 19_000.0**2 + (beta - best) @ square @ (beta - best)
+        return 999 * log_scale + residual / (2 * jnp.exp(2 * log_scale))
+
+    ready, move = hamiltonian(TREE, 500, dense_mass="low_rank")
+
+    @jax.jit
+    def last(start, key):
+        chain = ready({"z": start}, key)
+        chain = jax.lax.fori_loop(0, 500, lambda _, chain: move(chain, energy), chain)
+        return chain.warm_up.step_size, chain.num_steps
+
+    for seed in range(20):
+        start = jnp.asarray(np.random.default_rng(seed).uniform(-2, 2, 3))
+        step, num_steps = last(start, jax.random.key(seed))
+        assert step > 0.3
+        assert num_steps <= 15
+
+
+def test_long_trajectories_are_met_with_advice():
+    def correlated(y):
+        z = numpyro.sample("z", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+        numpyro.sample("y", dist.Normal(z.sum(), 0.003), obs=y)
+
+    said = [
+        NUTS(num_warmup=300, num_samples=50, num_chains=1, dense_mass=kind)
+        .run(Problem(correlated, (jnp.asarray(1.0),)), seed=1)
+        .status.message
+        for kind in (False, "low_rank")
+    ]
+    assert 'leapfrog steps per draw, of which dense_mass="low_rank" may need fewer' in said[0]
+    assert "low_rank" not in said[1]
 
 
 def hundred():

@@ -166,9 +166,11 @@ def by_axes(diagonal: Metric, draws: Array, slopes: Array, weight: Array) -> Met
     values, vectors = jnp.linalg.eigh((half * jnp.sqrt(jnp.maximum(values, 0.0))) @ half.T)
     real = jnp.finfo(values.dtype)
     log_values = jnp.log(jnp.maximum(values, real.tiny))
-    usual = jnp.median(log_values)
+    most = jnp.log(_TRUST)
+    usual = jnp.clip(jnp.median(log_values), -most, most)
     far = jnp.argsort(-jnp.abs(log_values - usual))[:rank]
-    rise = log_values[far] - usual
+    before = 2 * jnp.abs(jnp.log(diagonal.stretch)).max()
+    rise = jnp.clip(log_values[far] - usual, -before - most, before + most)
     axes = basis @ vectors[:, far]
     stretch = jnp.exp(jnp.where(jnp.abs(rise) > jnp.log(_CLEAR), rise, 0.0) / 2)
     fine = jnp.isfinite(axes).all() & jnp.isfinite(stretch).all()

@@ -26,7 +26,7 @@ _LEAST = 3
 _PLACES = 2 * _WINDOW
 """Draws that axes are estimated from at most."""
 
-_EVERY = 20
+_EVERY_EARLY, _EVERY = 5, 20
 """Transitions between factorisations of a mass matrix that is not diagonal."""
 
 
@@ -160,7 +160,7 @@ def warm_up(
         )
         refresh = ~is_closing & (moments[0].number >= _LEAST)
         if dense_mass:
-            refresh &= state.number % _EVERY == 0
+            refresh &= state.number % jnp.where(is_early, _EVERY_EARLY, _EVERY) == 0
         ring = _kept(state.ring, state.number, position, slope)
         metric = lax.cond(
             refresh,
