@@ -193,7 +193,8 @@ def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
     hard = engine.hard_labels
     with nothing_left_ahead():
         if is_known(type(engine)):  # the user's may run NumPyro in this thread
-            engine.prepare(problem)
+            if run.stream is None:
+                engine.prepare(problem)
             posterior.derive_ahead(problem, single=engine.gives_point, hard=hard)
         return _derived(run, with_one_sign(problem, _result(run, init, progress)))
 

@@ -22,7 +22,7 @@ from ..problem.units import dimensions, given_data
 from ..steps.batches import Batches, deal_batches, of_points
 from ..steps.updates import Plan, block_of, listed, plan_updates
 
-__all__ = ["BatchData", "chunk_moments", "closed_plan", "moments"]
+__all__ = ["BatchData", "chunk_moments", "closed_plan", "linked_source", "moments"]
 
 _ENOUGH = 10_000
 """Points of a batch that are enough to find where to start."""
@@ -202,12 +202,10 @@ def closed_plan(problem: Problem, asked: str) -> tuple[Plan, FiniteMixture, Any]
     """
     plan = plan_updates(problem)
     trace = abstract_trace(problem)
-    sources = list(collapsed_sites(trace).values())
+    found = linked_source(problem)
     whole = [part for part in plan.parts if isinstance(block_of(trace, part), WholeData)]
-    if not plan.rest and not whole and len(sources) == 1:
-        fn, value = sources[0]
-        if isinstance(fn, FiniteMixture) and fn.links() is not None:
-            return plan, fn, value
+    if found is not None and not plan.rest and not whole:
+        return plan, *found
     needing = [f"the update of {listed(part.sites.values())} needs all data" for part in whole]
     why = (
         "; ".join([*plan.lacking, *needing])
@@ -217,6 +215,16 @@ def closed_plan(problem: Problem, asked: str) -> tuple[Plan, FiniteMixture, Any]
         f"{asked} needs closed-form M-steps for every site of one LinkedMixture, and the model "
         f"has none for some ({why}); use 'em' or 'map'"
     )
+
+
+def linked_source(problem: Problem) -> tuple[FiniteMixture, Any] | None:
+    """The one mixture of linked points that a model observes, and its data; None if there is none."""
+    sources = list(collapsed_sites(abstract_trace(problem)).values())
+    if len(sources) == 1:
+        fn, value = sources[0]
+        if isinstance(fn, FiniteMixture) and fn.links() is not None:
+            return fn, value
+    return None
 
 
 def chunk_moments(x: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -20,7 +20,7 @@ from ..plumbing.programs import compiled
 from ..problem.density import collapsed_sites, deterministics, site_log_prob, trace_model
 from ..steps.updates import Plan, block_of, maximised, updated
 
-__all__ = ["blocks_given", "expect", "maximise", "run_step", "tied_mixture"]
+__all__ = ["blocks_given", "expect", "log_densities", "maximise", "run_step", "tied_mixture"]
 
 
 def expect(
@@ -52,18 +52,51 @@ def expect(
         log_z, slope = passing.one_pass(fn, value, graph.node_size.sum())
     else:
         log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
-    log_prior = jnp.zeros(())
-    statistics, done = [], {name}
-    for part, block, is_new in zip(plan.parts, blocks, new, strict=True):
-        statistics.append(block.statistics(Observation(fn, value, slope)))
+    statistics = tuple(block.statistics(Observation(fn, value, slope)) for block in blocks)
+    log_prior = _log_prior(plan, params, trace, name, blocks, new, statistics)
+    return log_z - fn.log_normalizer(), log_prior, statistics, deterministics(trace)
+
+
+def log_densities(
+    problem: Problem,
+    plan: Plan,
+    params: dict[str, Array],
+    args: tuple,
+    graph: LabelGraph,
+    centre: Array,
+    covariance: Array,
+) -> tuple[Array, Array]:
+    """Log likelihood of a batch, and log prior; see `expect`."""
+    trace = trace_model(problem, params, args)
+    name, fn, value = tied_mixture(trace, graph)
+    blocks, new = blocks_given(plan, trace, centre, covariance)
+    nothing = Observation(fn, value, jax.tree.map(jnp.zeros_like, fn.log_factors(value)))
+    statistics = tuple(block.statistics(nothing) for block in blocks)
+    scale = trace[name].get("scale")
+    log_likelihood = (1.0 if scale is None else scale) * fn.log_prob(value)
+    return log_likelihood, _log_prior(plan, params, trace, name, blocks, new, statistics)
+
+
+def _log_prior(
+    plan: Plan,
+    params: dict[str, Array],
+    trace: Mapping[str, dict],
+    observed: str,
+    blocks: list[Any],
+    new: list[bool],
+    statistics: tuple,
+) -> Array:
+    """Log density of all sites but the observed mixture; of `statistics` the shapes count."""
+    total, done = jnp.zeros(()), {observed}
+    for part, block, is_new, own in zip(plan.parts, blocks, new, statistics, strict=True):
         if is_new:
-            nothing = block.update(jax.tree.map(jnp.zeros_like, statistics[-1]), ())
-            log_prior = log_prior + block.log_density(nothing, part.values(params))
+            nothing = block.update(jax.tree.map(jnp.zeros_like, own), ())
+            total = total + block.log_density(nothing, part.values(params))
             done |= set(part.sites.values())
     for name, site in trace.items():
         if site["type"] == "sample" and name not in done:
-            log_prior = log_prior + site_log_prob(site)
-    return log_z - fn.log_normalizer(), log_prior, tuple(statistics), deterministics(trace)
+            total = total + site_log_prob(site)
+    return total
 
 
 def tied_mixture(trace: Mapping[str, dict], graph: LabelGraph) -> tuple[str, FiniteMixture, Any]:

@@ -16,15 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..machine.background import NoThreadsError, Workers
 from ..plumbing.progress import progress_bar
 from ..problem.units import given_data
-from ..steps.updates import Plan
-from .batch_data import closed_plan, moments
+from ..steps.updates import Plan, plan_updates
+from .batch_data import closed_plan, linked_source, moments
 
-__all__ = ["RowBlocks", "StreamedData", "StreamedTable", "look_over", "streamed"]
+__all__ = [
+    "RowBlocks",
+    "StreamedData",
+    "StreamedTable",
+    "look_over",
+    "streamed",
+    "unlinked",
+    "with_rows",
+]
 
 
 class RowBlocks(Protocol):
@@ -144,13 +153,22 @@ class StreamedData:
     approximate: None = None
 
     @classmethod
-    def prepare(cls, problem: Problem, batch_size: int) -> StreamedData:
+    def prepare(cls, problem: Problem, batch_size: int, *, closed: bool = True) -> StreamedData:
         """Cut blocks into batches of about a size, and see whether every site has an update.
+
+        Parameters
+        ----------
+        problem : Problem
+            With a `StreamedTable` among its data.
+        batch_size : int
+        closed : bool
+            Whether every site needs one.
 
         Raises
         ------
         ValueError
-            If a site has no closed-form M-step, or there are links or other data beside the table.
+            If a site that needs one has no closed-form M-step, the model observes no linked mixture, or there
+            are links or other data beside the table.
         """
         (place,) = (n for n, arg in enumerate(problem.args) if isinstance(arg, StreamedTable))
         table = problem.args[place]
@@ -160,8 +178,11 @@ class StreamedData:
                 "a table that is read in blocks can have neither links nor other data beside it; pass an "
                 "array where they are needed"
             )
-        blank = _with_rows(problem, np.zeros((2, table.sample.shape[1])), _unlinked(2, 2))
-        plan, fn, _ = closed_plan(blank, "a table on disk")
+        blank = with_rows(problem, np.zeros((2, table.sample.shape[1])), unlinked(2, 2))
+        if closed:
+            plan, fn, _ = closed_plan(blank, "a table on disk")
+        else:
+            plan, fn = plan_updates(blank), _source(blank)
         if fn.groups is not None:
             raise ValueError("rows of groups cannot be read in blocks; pass an array")
         batches = []
@@ -170,7 +191,7 @@ class StreamedData:
             batches += [(block, *ends) for ends in pairwise(cuts)]
         real = jnp.result_type(float)
         return cls(
-            problem=_with_rows(problem, table.sample, _unlinked(*[len(table.sample)] * 2)),
+            problem=with_rows(problem, table.sample, unlinked(*[len(table.sample)] * 2)),
             plan=plan,
             table=table,
             batches=batches,
@@ -205,14 +226,39 @@ class StreamedData:
 
     def load(self, number: int) -> tuple[tuple, LabelGraph]:
         """Data of a batch, spare rows included, and the graph that knows which are spare."""
+        filled, graph = self.padded(number)
+        return with_rows(self.problem, filled, graph).args, graph
+
+    def padded(self, number: int) -> tuple[NDArray[np.floating], LabelGraph]:
+        """Rows of a batch, spare ones included, and the graph that knows which are spare."""
         block, begin, end = self.batches[number]
         rows = self._reader.rows(block)[begin:end]
         filled = np.empty((self.room, rows.shape[1]), self.centre.dtype)
         filled[: len(rows)], filled[len(rows) :] = rows, self.centre
         graph = self._graphs.get(len(rows))
         if graph is None:
-            graph = self._graphs[len(rows)] = _unlinked(len(rows), self.room)
-        return _with_rows(self.problem, filled, graph).args, graph
+            graph = self._graphs[len(rows)] = unlinked(len(rows), self.room)
+        return filled, graph
+
+    def drawn(self, size: int, seed: Sequence[int]) -> NDArray[np.floating]:
+        """Rows drawn at random from the whole table without replacement, in random order.
+
+        Each block gives its share of them, so that every row is as likely as any other.
+        """
+        rng = np.random.default_rng(list(seed))
+        ends = np.cumsum([0, *self.table.blocks.sizes])
+        shares = np.diff(np.floor(ends * (size / ends[-1]) + rng.random()).astype(int))
+        found = np.empty((size, self.table.sample.shape[1]), self.centre.dtype)
+        giving = np.flatnonzero(shares).tolist()
+        self._reader.follow(giving)
+        filled = 0
+        for block in giving:
+            rows = self._reader.rows(block)
+            chosen = rows[rng.choice(len(rows), shares[block], replace=False)]
+            found[filled : filled + len(chosen)] = chosen
+            filled += len(chosen)
+        rng.shuffle(found)
+        return found
 
     @cached_property
     def _reader(self) -> _Reader:
@@ -256,11 +302,24 @@ class _Reader:
         return self._now[1]
 
 
-def _unlinked(num_points: int, room: int) -> LabelGraph:
+def _source(problem: Problem) -> FiniteMixture:
+    found = linked_source(problem)
+    if found is None:
+        raise ValueError(
+            "a table on disk is read in blocks for models that observe one LinkedMixture, as the rows of "
+            "others have no density by themselves; pass an array"
+        )
+    return found[0]
+
+
+def unlinked(num_points: int, room: int) -> LabelGraph:
+    """Graph of points without links, padded by spare ones to as many as there is `room` for."""
     return LabelGraph.build(None, num_points, room=Sizes(points=room))
 
 
-def _with_rows(problem: Problem, rows: NDArray, graph: LabelGraph) -> Problem:
+def with_rows(problem: Problem, rows: NDArray | jax.Array, graph: LabelGraph) -> Problem:
+    """A problem of a table and perhaps a graph with other rows, and a graph of these, for its data."""
+
     def one(arg: Any) -> Any:
         if isinstance(arg, LabelGraph):
             return graph

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +76,7 @@ def judge_draws(
     log_weights: NDArray,
     clock: Clock,
     seed: int,
+    look: Callable[[NDArray], tuple[NDArray, dict[str, NDArray]]] | None = None,
 ) -> Judgement:
     """Judge an approximation by the k-hat of its weights, their effective size, and moments.
 
@@ -95,6 +97,8 @@ def judge_draws(
         Of the draws, or of more of them, by which these were chosen.
     clock : Clock
     seed : int
+    look : callable, optional
+        Log densities and sites at points, for a problem whose data are not in memory; else of `visit`.
     """
     k = pareto_k(log_weights)
     close, sentence = quality(k, len(log_weights), effective_share(log_weights))
@@ -105,7 +109,9 @@ def judge_draws(
     if farther is None:
         sites, others, _ = _one_sign(problem, sites, sites)
     else:
-        looked = [visit(problem, template, part, clock, anywhere=True) for part in farther.parts]
+        if look is None:
+            look = partial(visit, problem, template, clock=clock, anywhere=True)
+        looked = [look(part) for part in farther.parts]
         found = {name: np.concatenate([part[1][name] for part in looked]) for name in sites}
         sites, found, alike = _one_sign(problem, sites, found)
         log_weights = np.concatenate([part[0] for part in looked]) - farther.log_q

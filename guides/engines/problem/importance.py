@@ -42,6 +42,7 @@ __all__ = [
     "pareto_k",
     "pareto_smoothed",
     "quality",
+    "refuse_infinite",
     "run_at",
     "smoothed_weights",
     "visit",
@@ -155,13 +156,24 @@ def visit(
     log_density, sites = clock.run("visit", problem, _AT_ONCE, _visiting, *given)
     if anywhere:
         return np.where(np.isfinite(log_density), log_density, -np.inf), as_numpy(sites)
+    refuse_infinite(np.asarray(log_density))
+    return np.asarray(log_density), as_numpy(sites)
+
+
+def refuse_infinite(log_density: NDArray) -> None:
+    """Refuse an approximation with draws that have no density.
+
+    Raises
+    ------
+    FitError
+        If the log density is not finite at a draw.
+    """
     broken = int(np.sum(~np.isfinite(log_density)))
     if broken:
         raise FitError(
-            f"the log density is not finite at {broken} of {len(draws)} draws of the approximation, "
+            f"the log density is not finite at {broken} of {len(log_density)} draws of the approximation, "
             "which reaches too far out; tighten the priors, or use NUTS"
         )
-    return np.asarray(log_density), as_numpy(sites)
 
 
 def visit_ahead(problem: Problem, num_draws: int) -> None:

@@ -1,0 +1,293 @@
+"""Variational inference over a table on disk: one pass for each step to the mode, then some of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base import EngineResult, Evidence, FitError, Keeper, Problem, Status
+from ..expectation_maximisation.streamed_data import StreamedData
+from ..modes import Modes
+from ..optimisers.ascent import ascend
+from ..optimisers.moments import judge_draws
+from ..plumbing.clock import Clock
+from ..plumbing.progress import progress_bar
+from ..problem.density import as_numpy, unconstrained_start
+from ..problem.importance import has_improper_prior, refuse_infinite
+from ..problem.values import evaluated
+from ..steps.starts import starting_point
+from ..steps.updates import refuse_restricted
+from .guide_search import Frame, widths_of
+from .table_density import Estimate, TableDensity, near
+
+__all__ = ["fit_table"]
+
+_ROWS = 65_536
+"""Rows of a pass that are visited at once."""
+
+_STEP_ROWS = 4096
+"""Rows of a step of the search, if `batch_sets` does not say."""
+
+_HELD = 2**23
+"""Numbers in the rows that the search holds in memory: 64 MiB."""
+
+_PASSES = 12
+"""Most passes over the table on the way to the mode."""
+
+_NEAR = 1e-3
+"""Rise of the log density that Newton's next step promises, below which a point is the mode."""
+
+_FLAT = 1e-4
+"""Least curvature, relative to that along single coordinates, that Newton's step believes."""
+
+_LOOKED = 10**8
+"""Rows, times draws, whose densities are computed to judge the draws."""
+
+_LOOK_ROWS = 1024
+"""Rows of a batch where not all are looked at."""
+
+_ROUGH = 0.5
+"""Error of log importance weights from which on they say nothing."""
+
+
+class _Peak(NamedTuple):
+    """State of the way to the mode, as arrays of the host.
+
+    Attributes
+    ----------
+    passes : ndarray of int, shape ()
+        Over the table, that have ended.
+    ended : ndarray of bool, shape ()
+    stride : ndarray, shape ()
+        Share of Newton's step that is tried next.
+    point, slope, ahead : ndarray, shape (num_coordinates,)
+        The highest point, the gradient there, and Newton's step from it.
+    value : ndarray, shape ()
+        Log density there.
+    curvature : ndarray, shape (num_coordinates, num_coordinates)
+        Negative second derivatives there, as the sample of rows has them.
+    """
+
+    passes: NDArray
+    ended: NDArray
+    stride: NDArray
+    point: NDArray
+    value: NDArray
+    slope: NDArray
+    curvature: NDArray
+    ahead: NDArray
+
+
+def fit_table(
+    engine: Any,
+    problem: Problem,
+    *,
+    seed: int,
+    init: Mapping[str, Any] | None,
+    progress: bool,
+    keep: Keeper,
+) -> EngineResult:
+    """Fit a table on disk.
+
+    Newton's steps lead from the mode of a sample of the rows to that of all of them: gradients by one
+    pass over the table each, curvature by the sample. The log density elsewhere is its expansion
+    to first order at the mode, which is of all rows, and a remainder, which some rows tell nearly as well.
+
+    Parameters
+    ----------
+    engine : SVI
+    problem : Problem
+        With a `StreamedTable` among its data.
+    seed, init, progress, keep
+        See `Engine.run`; an `init` is where Newton's steps begin.
+
+    Raises
+    ------
+    ValueError
+        If there are links or other data beside the table, or the density is no sum over its rows.
+    FitError
+        If the density is not finite where Newton's steps begin, or the bound stops being finite.
+    """
+    data = StreamedData.prepare(problem, _ROWS, closed=False)
+    some, clock = data.first(), Clock()
+    num_rows = data.table.num_rows
+    if len(data.table.rows) == num_rows:
+        result: EngineResult = engine.run(some, seed=seed, init=init, progress=progress, keep=keep)
+        return result
+    refuse_restricted(some)
+    start, free, modes = _start(engine, some, seed, init, progress, keep.part(0), clock)
+    table = TableDensity(data, free, clock)
+    table.check_rows(start)
+    point = table.flat(free)
+    with clock.running(), progress_bar("SVI", shown=progress) as advance:
+        peak = _climbed(table, point, start, advance, keep.part(1))
+        held = table.drawn(
+            min(num_rows, _HELD // data.table.sample.shape[1]),
+            engine.batch_sets or _STEP_ROWS,
+            [seed, 1],
+        )
+    frame = Frame(free, peak.point, widths_of(np.diagonal(peak.curvature)))
+    frame, around = jax.device_put((frame, (held, peak.slope)))
+    guides = engine.guides("streamed-svi", partial(near, data.plan))
+    with progress_bar("SVI", engine.num_steps, shown=progress) as advance:
+        search = guides.climb(
+            some,
+            frame,
+            around,
+            (engine.tol, engine.learning_rate),
+            seed=seed,
+            above=float(peak.value),
+            clock=clock,
+            advance=advance,
+            keep=keep.part(2),
+            point=start,
+        )
+    del held, around
+    flat, log_q = guides.draw(some, frame, search, clock)
+    looked = None
+    if num_rows * engine.num_draws > _LOOKED:
+        with clock.running():
+            looked = table.drawn(_LOOKED // engine.num_draws, _LOOK_ROWS, [seed, 2])
+
+    def look(points: NDArray) -> tuple[Estimate, dict[str, NDArray]]:
+        with clock.running(), progress_bar("SVI", shown=progress) as advance:
+            found = table.around(peak.point, points, looked, advance)
+            above = float(peak.value) + (points - peak.point) @ peak.slope
+            return found._replace(value=above + found.value), table.sites(points)
+
+    def anywhere(points: NDArray) -> tuple[NDArray, dict[str, NDArray]]:
+        found, sites = look(points)
+        return np.where(np.isfinite(found.value), found.value, -np.inf), sites
+
+    found, sites = look(flat)
+    refuse_infinite(found.value)
+    log_weights = found.value - log_q
+    error = np.hypot(log_weights.std(ddof=1) / np.sqrt(len(flat)), found.error)
+    bound = Evidence(float(log_weights.mean()), "bound", float(error))
+    judged = judge_draws(some, free, flat, sites, log_weights, clock, seed, look=anywhere)
+    close, said = judged.close, judged.sentence
+    if looked is not None:
+        close = close and found.spread <= _ROUGH
+        said = f"{_said(looked.size, num_rows, found.spread)}; {said}"
+    return EngineResult(
+        engine=engine.name,
+        draws={name: value[None] for name, value in sites.items()},
+        sample_stats={"lp": found.value[None], "log_weight": log_weights[None]},
+        objective=float(peak.value) + search.objective,
+        status=Status(search.settled and close, f"{guides.ended(search)}; {bound}; {said}"),
+        seconds=clock.seconds,
+        modes=modes,
+        remarks=judged.remarks,
+        density_space="unconstrained",
+        log_evidence=None if has_improper_prior(some) else bound,
+    )
+
+
+def _said(looked: int, num_rows: int, spread: float) -> str:
+    """What was looked at to judge the draws."""
+    said = f"log densities of the draws estimated from {looked} of {num_rows} rows, to within {spread:.2g}"
+    if spread > _ROUGH:
+        said += ", which is too rough to judge them: fewer num_draws look at more rows"
+    return said
+
+
+def _start(
+    engine: Any,
+    some: Problem,
+    seed: int,
+    init: Mapping[str, Any] | None,
+    progress: bool,
+    keep: Keeper,
+    clock: Clock,
+) -> tuple[dict[str, NDArray], dict[str, NDArray], Modes | None]:
+    """Values of the sites that Newton's steps begin at, in their supports and free, and modes found."""
+    if init is not None:
+        start = starting_point(some, init)
+        free = evaluated(partial(unconstrained_start, some, start))
+        return start, as_numpy(free), None
+    mode = ascend(
+        some,
+        title="SVI",
+        seed=seed,
+        init=None,
+        num_restarts=engine.num_restarts,
+        tol=1e-5,
+        max_steps=1000,
+        jacobian=True,
+        progress=progress,
+        keep=keep,
+        clock=clock,
+    )
+    return {name: mode.sites[name] for name in mode.free}, mode.free, mode.modes
+
+
+def _climbed(
+    table: TableDensity,
+    point: NDArray,
+    start: Mapping[str, NDArray],
+    advance: Callable[[int, str], None],
+    keep: Keeper,
+) -> _Peak:
+    """Newton's steps up the log density of all rows, each by one pass.
+
+    Raises
+    ------
+    FitError
+        If it is not finite at the first point.
+    """
+    size = len(point)
+    nothing, flat = np.asarray(0.0), np.zeros(size)
+    peak = keep.restore(
+        _Peak(
+            passes=np.asarray(0),
+            ended=np.asarray(False),
+            stride=nothing + 1,
+            point=point,
+            value=nothing - np.inf,
+            slope=flat,
+            curvature=np.zeros((size, size)),
+            ahead=flat,
+        )
+    )
+    while not peak.ended and peak.passes < _PASSES:
+        trial = peak.point + peak.stride * peak.ahead
+        value, slope = table.whole(trial, advance)
+        peak = peak._replace(passes=peak.passes + 1)
+        if value > peak.value and np.isfinite(value) and np.isfinite(slope).all():
+            curvature = table.curvature(trial)
+            ahead = _newton_step(curvature, slope)
+            peak = peak._replace(
+                ended=np.asarray(slope @ ahead <= _NEAR),
+                stride=nothing + 1,
+                point=trial,
+                value=np.asarray(value),
+                slope=slope,
+                curvature=curvature,
+                ahead=ahead,
+            )
+        elif not np.isfinite(peak.value):
+            raise FitError(
+                "SVI: the log density of the whole table is not finite where the search begins, though that "
+                "of a sample of its rows is; look for rows far off, or tighten the priors",
+                start,
+            )
+        else:
+            peak = peak._replace(stride=peak.stride / 4)
+        keep.offer(peak)
+    return peak
+
+
+def _newton_step(curvature: NDArray, slope: NDArray) -> NDArray:
+    """Step to the top of the parabola; where the curvature is upward, or next to none, a safe one uphill."""
+    widths = widths_of(np.diagonal(curvature))
+    scaled = widths[:, None] * curvature * widths
+    sizes, along = np.linalg.eigh((scaled + scaled.T) / 2)
+    found: NDArray = widths * (
+        along @ ((along.T @ (widths * slope)) / np.maximum(np.abs(sizes), _FLAT))
+    )
+    return found

@@ -1,0 +1,311 @@
+"""The log density of a table on disk: of all rows by one pass, or as some of the rows estimate it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+
+from ..base import Problem
+from ..expectation_maximisation.batch_steps import log_densities, run_step
+from ..expectation_maximisation.streamed_data import StreamedData, unlinked, with_rows
+from ..plumbing.clock import Clock
+from ..problem.density import deterministics, place
+from ..problem.importance import in_batches
+from ..steps.updates import Plan
+from .guide_search import Frame
+
+__all__ = ["Estimate", "RowSums", "TableDensity", "near"]
+
+_AT_ONCE = 16
+"""Draws whose densities are computed side by side."""
+
+
+class RowSums(NamedTuple):
+    """Batches of rows, each of which estimates the log density of a table.
+
+    The mean over all batches of a table is its log density.
+
+    Attributes
+    ----------
+    rows : Array, shape (num_batches, room, num_features)
+    graph : LabelGraph
+        Of the rows of any batch; it knows which are spare.
+    times : Array, shape ()
+        What the log likelihood of a batch is multiplied by.
+    args : tuple
+        Data of the sample, in whose units the coordinates are.
+    moments : tuple of Array
+        Mean and covariance of all rows.
+    """
+
+    rows: Any
+    graph: LabelGraph
+    times: Any
+    args: tuple
+    moments: tuple
+
+    @property
+    def size(self) -> int:
+        """Number of rows, where none is spare."""
+        return int(np.prod(self.rows.shape[:2]))
+
+
+class Estimate(NamedTuple):
+    """Log densities at points, as estimated from batches of rows.
+
+    Attributes
+    ----------
+    value : ndarray, shape (num_points,)
+    error : float
+        Standard error of their mean; 0 where all rows were looked at.
+    spread : float
+        Root mean square of their standard errors, beside what they have in common.
+    """
+
+    value: NDArray
+    error: float
+    spread: float
+
+
+def near(
+    plan: Plan, problem: Problem, frame: Frame, data: tuple[RowSums, Array], key: Array
+) -> Callable[[Array], Array]:
+    """Log density less that at the mode, one batch at random telling what is not linear.
+
+    Parameters
+    ----------
+    plan, problem
+    frame : Frame
+        Centred at the mode.
+    data : tuple
+        Batches, and the slope of the log density of all rows at the mode.
+    key : Array
+    """
+    sums, slope = data
+    number = jax.random.randint(key, (), 0, len(sums.rows))
+    density = _estimated(problem, plan, frame.template, sums, number)
+    value, own = jax.value_and_grad(density)(frame.centre)
+    return lambda flat: density(flat) - value + (slope - own) @ (flat - frame.centre)
+
+
+def _estimated(
+    problem: Problem, plan: Plan, template: Mapping[str, Array], sums: RowSums, number: ArrayLike
+) -> Callable[[Array], Array]:
+    """Log density of the unconstrained coordinates as one batch estimates it; the prior is exact."""
+    args = with_rows(_given(problem, sums.args), sums.rows[number], sums.graph).args
+    _, unravel = ravel_pytree(dict(template))
+
+    def density(flat: Array) -> Array:
+        trace, log_det = place(problem, unravel(flat), sums.args)
+        params = {name: trace[name]["value"] for name in template}
+        given = params, args, sums.graph, *sums.moments
+        log_likelihood, log_prior = log_densities(problem, plan, *given)
+        return sums.times * log_likelihood + log_prior + log_det
+
+    return density
+
+
+def _given(problem: Problem, args: tuple) -> Problem:
+    return Problem(problem.model, args, problem.kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class TableDensity:
+    """The log density of a table in unconstrained coordinates, laid out in one vector.
+
+    Attributes
+    ----------
+    data : StreamedData
+    template : dict of ndarray
+        Unconstrained values of the latent sites, for their shapes.
+    clock : Clock
+        Counts what compiling takes.
+    """
+
+    data: StreamedData
+    template: dict[str, NDArray]
+    clock: Clock
+
+    def flat(self, free: Mapping[str, NDArray]) -> NDArray:
+        """Unconstrained values in one vector."""
+        return np.asarray(ravel_pytree(dict(free))[0])
+
+    def whole(self, point: NDArray, advance: Callable[[int, str], None]) -> tuple[float, NDArray]:
+        """Log density of all rows at a point, and its gradient, by one pass."""
+        found = []
+        for sums in self._batches():
+            found.append(self._slopes(point[None], sums))
+            advance(1, f"log joint of {self.data.table.num_rows} rows")
+        value, slope = (np.mean(each, axis=0) for each in zip(*found, strict=True))
+        return float(value[0]), slope[0]
+
+    def curvature(self, point: NDArray) -> NDArray:
+        """Negative second derivatives at a point as the sample tells, by differences; 0 if not finite."""
+        rows = self.data.table.sample.astype(self.data.centre.dtype)
+        sums = self._sums(rows[None], unlinked(len(rows), len(rows)))
+        step = np.finfo(point.dtype).eps ** (1 / 3) * (1 + np.abs(point))
+        moves = np.diag(step)
+        _, slopes = self._slopes(np.concatenate([point + moves, point - moves]), sums)
+        after, before = np.split(slopes, 2)
+        found = (before - after) / (2 * step[:, None])
+        return np.where(np.isfinite(found), found, 0.0)
+
+    def drawn(self, size: int, room: int, seed: Sequence[int]) -> RowSums:
+        """About so many rows, drawn at random from the whole table, in batches without spare ones."""
+        size = min(size, self.data.table.num_rows)
+        room = min(room, size)
+        number = size // room
+        rows = self.data.drawn(number * room, seed).reshape(number, room, -1)
+        return self._sums(rows, unlinked(room, room))
+
+    def around(
+        self,
+        centre: NDArray,
+        points: NDArray,
+        sums: RowSums | None,
+        advance: Callable[[int, str], None],
+    ) -> Estimate:
+        """Log densities at points, less the expansion to first order around the centre.
+
+        Parameters
+        ----------
+        centre : ndarray, shape (num_coordinates,)
+        points : ndarray, shape (num_points, num_coordinates)
+        sums : RowSums or None
+            The rows that tell; None for all of them, by a pass.
+        advance : callable
+            As from `progress_bar`.
+        """
+        found = []
+        for batch in self._batches() if sums is None else _each(sums):
+            given = points, centre, self.template, batch
+            found.append(self._run("streamed-svi-look", _remainders, *given))
+            advance(1, "log densities of the draws")
+        terms = np.stack(found)
+        left = 0.0 if sums is None else 1 - sums.size / self.data.table.num_rows
+        common = terms.mean(axis=1)
+        apart = terms - common[:, None]
+        error, spread = (
+            float(np.sqrt(left * np.mean(_variance(each)) / len(terms))) for each in (common, apart)
+        )
+        return Estimate(terms.mean(axis=0), error, spread)
+
+    def sites(self, points: NDArray) -> dict[str, NDArray]:
+        """Latent and deterministic sites at points."""
+        given = points, self.template, self.data.problem.args
+        found: dict[str, NDArray] = self._run("streamed-svi-sites", _sites, *given)
+        return found
+
+    def check_rows(self, params: dict[str, NDArray]) -> None:
+        """Refuse a model whose density is no sum over rows and a prior that no row changes.
+
+        Raises
+        ------
+        ValueError
+            If two halves of the sample have another prior, or do not add up to its likelihood.
+        """
+        rows = self.data.table.sample.astype(self.data.centre.dtype)
+        half = len(rows) // 2
+
+        def seen(some: NDArray) -> tuple[float, float]:
+            filled = np.broadcast_to(self.data.centre, rows.shape).copy()
+            filled[: len(some)] = some
+            graph = unlinked(len(some), len(rows))
+            args = with_rows(self.data.problem, filled, graph).args
+            moments = self.data.centre, self.data.covariance
+            name, given = "streamed-svi-terms", (params, args, graph, *moments)
+            likelihood, prior = self._run(name, log_densities, *given)
+            return float(likelihood), float(prior)
+
+        (whole, prior), first, second = map(seen, (rows, rows[:half], rows[half:]))
+        close = partial(np.isclose, rtol=float(np.sqrt(np.finfo(rows.dtype).eps)), atol=1e-6)
+        if not close(first[0] + second[0], whole):
+            raise ValueError(
+                "a table on disk is read in blocks, and the log likelihood of this model is no sum over "
+                "rows; pass an array"
+            )
+        if not (close(first[1], prior) and close(second[1], prior)):
+            raise ValueError(
+                "a table on disk is read in blocks, and the prior of this model depends on the rows that it "
+                "is shown; give it a prior of its own, or pass an array"
+            )
+
+    def _batches(self) -> Iterator[RowSums]:
+        """All batches of the table in turn."""
+        for number in self.data.order(0, None):
+            rows, graph = self.data.padded(int(number))
+            yield self._sums(rows[None], graph, len(self.data))
+
+    def _sums(self, rows: NDArray, graph: LabelGraph, times: float | None = None) -> RowSums:
+        """Batches of rows, by default of a size that none is short of."""
+        if times is None:
+            times = self.data.table.num_rows / rows.shape[1]
+        moments = self.data.centre, self.data.covariance
+        return RowSums(rows, graph, np.asarray(times, rows.dtype), self.data.problem.args, moments)
+
+    def _slopes(self, points: NDArray, sums: RowSums) -> tuple[NDArray, NDArray]:
+        found: tuple[NDArray, NDArray] = self._run(
+            "streamed-svi-slopes", _slopes, points, self.template, sums
+        )
+        return found
+
+    def _run(self, name: str, step: Callable, *given: Any) -> Any:
+        return run_step(name, step, self.data.problem, self.data.plan, self.clock, *given)
+
+
+def _each(sums: RowSums) -> Iterator[RowSums]:
+    return (sums._replace(rows=rows[None]) for rows in sums.rows)
+
+
+def _variance(terms: NDArray) -> NDArray:
+    """Variances over batches; 0 where there is only one."""
+    found: NDArray = terms.var(axis=0, ddof=min(len(terms) - 1, 1))
+    return found
+
+
+def _slopes(
+    problem: Problem, plan: Plan, points: Array, template: dict[str, Array], sums: RowSums
+) -> tuple[Array, Array]:
+    """Estimates of the log density by the first batch, and their gradients, one point after another."""
+    found: tuple[Array, Array] = jax.lax.map(
+        jax.value_and_grad(_estimated(problem, plan, template, sums, 0)), points
+    )
+    return found
+
+
+def _remainders(
+    problem: Problem,
+    plan: Plan,
+    points: Array,
+    centre: Array,
+    template: dict[str, Array],
+    sums: RowSums,
+) -> Array:
+    """Estimates by the first batch, less their expansion to first order around the centre."""
+    density = _estimated(problem, plan, template, sums, 0)
+    value, slope = jax.value_and_grad(density)(centre)
+    found: Array = in_batches(density, points, _AT_ONCE)
+    return found - value - (points - centre) @ slope
+
+
+def _sites(
+    problem: Problem, plan: Plan, points: Array, template: dict[str, Array], args: tuple
+) -> dict[str, Array]:
+    _, unravel = ravel_pytree(dict(template))
+
+    def one(flat: Array) -> dict[str, Array]:
+        trace, _ = place(problem, unravel(flat), args)
+        return {name: trace[name]["value"] for name in template} | deterministics(trace)
+
+    found: dict[str, Array] = in_batches(one, points, _AT_ONCE)
+    return found
