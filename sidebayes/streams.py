@@ -85,8 +85,8 @@ def with_samples(
     engine = "stochastic_em" if engine is None else engine
     if not make_engine(engine, card).streams:
         raise ValueError(
-            f"a table on disk is fitted by engine='stochastic_em', 'cavi' or 'svi'; {name} by another engine needs "
-            "all rows in memory, scan.to_numpy()"
+            f"a table on disk is fitted by engine='stochastic_em', 'cavi' or 'svi'; {name} by another engine "
+            "needs all rows in memory, scan.to_numpy()"
         )
     streamed = look_over(table, _SAMPLE, check_seed(seed), progress=progress)
     return Asked(*_with_rows(table, streamed.sample, data, named), engine, streamed)

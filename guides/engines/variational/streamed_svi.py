@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +24,7 @@ from ..problem.values import evaluated
 from ..steps.starts import starting_point
 from ..steps.updates import refuse_restricted
 from .guide_search import Frame, widths_of
-from .table_density import Estimate, TableDensity, near
+from .table_density import Estimate, RowSums, TableDensity, near
 
 __all__ = ["fit_table"]
 
@@ -45,11 +46,14 @@ _NEAR = 1e-3
 _FLAT = 1e-4
 """Least curvature, relative to that along single coordinates, that Newton's step believes."""
 
-_LOOKED = 10**8
+_LOOKED = 2**28
 """Rows, times draws, whose densities are computed to judge the draws."""
 
-_LOOK_ROWS = 1024
-"""Rows of a batch where not all are looked at."""
+_LOOK_ROWS, _LOOK_BATCHES = 1024, 16
+"""Rows of a batch, and the fewest batches, where not all rows are looked at."""
+
+_FARTHER = 4
+"""Times as few rows that are looked at for each set of draws from farther out, of which there are as many."""
 
 _ROUGH = 0.5
 """Error of log importance weights from which on they say nothing."""
@@ -147,33 +151,19 @@ def fit_table(
             keep=keep.part(2),
             point=start,
         )
-    del held, around
+    del held, around  # memory for what follows
     flat, log_q = guides.draw(some, frame, search, clock)
-    looked = None
-    if num_rows * engine.num_draws > _LOOKED:
-        with clock.running():
-            looked = table.drawn(_LOOKED // engine.num_draws, _LOOK_ROWS, [seed, 2])
-
-    def look(points: NDArray) -> tuple[Estimate, dict[str, NDArray]]:
-        with clock.running(), progress_bar("SVI", shown=progress) as advance:
-            found = table.around(peak.point, points, looked, advance)
-            above = float(peak.value) + (points - peak.point) @ peak.slope
-            return found._replace(value=above + found.value), table.sites(points)
-
-    def anywhere(points: NDArray) -> tuple[NDArray, dict[str, NDArray]]:
-        found, sites = look(points)
-        return np.where(np.isfinite(found.value), found.value, -np.inf), sites
-
-    found, sites = look(flat)
+    looks = _Looks(table, peak, seed, progress)
+    found, sites = looks.at(flat, _LOOKED)
     refuse_infinite(found.value)
     log_weights = found.value - log_q
     error = np.hypot(log_weights.std(ddof=1) / np.sqrt(len(flat)), found.error)
     bound = Evidence(float(log_weights.mean()), "bound", float(error))
-    judged = judge_draws(some, free, flat, sites, log_weights, clock, seed, look=anywhere)
+    judged = judge_draws(some, free, flat, sites, log_weights, clock, seed, look=looks.farther_out)
     close, said = judged.close, judged.sentence
-    if looked is not None:
+    if found.num_rows < num_rows:
         close = close and found.spread <= _ROUGH
-        said = f"{_said(looked.size, num_rows, found.spread)}; {said}"
+        said = f"{_said(found, num_rows)}; {said}"
     return EngineResult(
         engine=engine.name,
         draws={name: value[None] for name, value in sites.items()},
@@ -188,10 +178,47 @@ def fit_table(
     )
 
 
-def _said(looked: int, num_rows: int, spread: float) -> str:
+@dataclass(frozen=True, eq=False)
+class _Looks:
+    """Log densities of draws, by as many rows as a budget allows."""
+
+    table: TableDensity
+    peak: _Peak
+    seed: int
+    progress: bool
+
+    def at(self, points: NDArray, budget: int) -> tuple[Estimate, dict[str, NDArray]]:
+        """Log densities at points, and sites; `budget` limits the number of points times rows."""
+        size = max(budget // len(points), _LOOK_BATCHES * _LOOK_ROWS)
+        clock, peak = self.table.clock, self.peak
+        with clock.running(), progress_bar("SVI", shown=self.progress) as advance:
+            rows = self._drawn(size) if size < self.table.data.table.num_rows else None
+            found = self.table.around(peak.point, points, rows, advance)
+            above = float(peak.value) + (points - peak.point) @ peak.slope
+            return found._replace(value=above + found.value), self.table.sites(points)
+
+    def farther_out(self, points: NDArray) -> tuple[NDArray, dict[str, NDArray]]:
+        """The same by fewer rows, at points that need have no density."""
+        found, sites = self.at(points, _LOOKED // _FARTHER)
+        return np.where(np.isfinite(found.value), found.value, -np.inf), sites
+
+    def _drawn(self, size: int) -> RowSums:
+        if size not in self._known:
+            self._known[size] = self.table.drawn(size, _LOOK_ROWS, [self.seed, 2])
+        return self._known[size]
+
+    @cached_property
+    def _known(self) -> dict[int, RowSums]:
+        return {}
+
+
+def _said(found: Estimate, num_rows: int) -> str:
     """What was looked at to judge the draws."""
-    said = f"log densities of the draws estimated from {looked} of {num_rows} rows, to within {spread:.2g}"
-    if spread > _ROUGH:
+    said = (
+        f"log densities of the draws were estimated from {found.num_rows} of {num_rows} rows, each to within "
+        f"{found.spread:.2g}"
+    )
+    if found.spread > _ROUGH:
         said += ", which is too rough to judge them: fewer num_draws look at more rows"
     return said
 
@@ -241,16 +268,16 @@ def _climbed(
         If it is not finite at the first point.
     """
     size = len(point)
-    nothing, flat = np.asarray(0.0), np.zeros(size)
+    nothing, flat = np.zeros((), point.dtype), np.zeros(size, point.dtype)
     peak = keep.restore(
         _Peak(
             passes=np.asarray(0),
             ended=np.asarray(False),
             stride=nothing + 1,
             point=point,
-            value=nothing - np.inf,
+            value=np.asarray(-np.inf),
             slope=flat,
-            curvature=np.zeros((size, size)),
+            curvature=np.zeros((size, size), point.dtype),
             ahead=flat,
         )
     )

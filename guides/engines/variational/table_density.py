@@ -70,11 +70,14 @@ class Estimate(NamedTuple):
         Standard error of their mean; 0 where all rows were looked at.
     spread : float
         Root mean square of their standard errors, beside what they have in common.
+    num_rows : int
+        Rows that were looked at.
     """
 
     value: NDArray
     error: float
     spread: float
+    num_rows: int
 
 
 def near(
@@ -146,8 +149,8 @@ class TableDensity:
         for sums in self._batches():
             found.append(self._slopes(point[None], sums))
             advance(1, f"log joint of {self.data.table.num_rows} rows")
-        value, slope = (np.mean(each, axis=0) for each in zip(*found, strict=True))
-        return float(value[0]), slope[0]
+        value, slope = (np.mean(each, axis=0, dtype=float)[0] for each in zip(*found, strict=True))
+        return float(value), slope.astype(point.dtype)
 
     def curvature(self, point: NDArray) -> NDArray:
         """Negative second derivatives at a point as the sample tells, by differences; 0 if not finite."""
@@ -191,14 +194,15 @@ class TableDensity:
             given = points, centre, self.template, batch
             found.append(self._run("streamed-svi-look", _remainders, *given))
             advance(1, "log densities of the draws")
-        terms = np.stack(found)
-        left = 0.0 if sums is None else 1 - sums.size / self.data.table.num_rows
+        terms = np.stack(found).astype(float)
+        num_rows = self.data.table.num_rows
+        looked = num_rows if sums is None else sums.size
         common = terms.mean(axis=1)
-        apart = terms - common[:, None]
         error, spread = (
-            float(np.sqrt(left * np.mean(_variance(each)) / len(terms))) for each in (common, apart)
+            float(np.sqrt((1 - looked / num_rows) * _variance(each).mean() / len(terms)))
+            for each in (common, terms - common[:, None])
         )
-        return Estimate(terms.mean(axis=0), error, spread)
+        return Estimate(terms.mean(axis=0), error, spread, looked)
 
     def sites(self, points: NDArray) -> dict[str, NDArray]:
         """Latent and deterministic sites at points."""
