@@ -164,9 +164,9 @@ class TableDensity:
         return np.where(np.isfinite(found), found, 0.0)
 
     def drawn(self, size: int, room: int, seed: Sequence[int]) -> RowSums:
-        """About so many rows, drawn at random from the whole table, in batches without spare ones."""
+        """About so many rows, drawn at random from the whole table, in batches of two rows at least."""
         size = min(size, self.data.table.num_rows)
-        room = min(room, size)
+        room = min(max(room, 2), size)
         number = size // room
         rows = self.data.drawn(number * room, seed).reshape(number, room, -1)
         return self._sums(rows, unlinked(room, room))

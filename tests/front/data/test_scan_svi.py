@@ -1,0 +1,248 @@
+"""Variational inference over tables on disk, against the same in memory and exact posteriors."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.typing import ArrayLike
+from scipy import stats
+from sidebayes.guides.engines.variational import guide_search, streamed_svi
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+
+import sidebayes
+from sidebayes import streams
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+CENTRES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 5.0]])
+FEW = {"num_clusters": 3, "progress": False}
+PRIOR = 0.1
+ENGINE = sidebayes.SVI(num_restarts=2, num_draws=400)
+
+
+def observed(x, mean):
+    labels = LinkedCategorical(jnp.zeros(1), LabelGraph.build(None, len(x)))
+    components = dist.Normal(mean, 1.0).expand([1, x.shape[1]]).to_event(1)
+    numpyro.sample("x", LinkedMixture(labels, components), obs=x)
+
+
+def normal(x: Annotated[ArrayLike, "points features"]):
+    """Normals of unknown means and variance one."""
+    prior = dist.Normal(1.0, PRIOR).expand([x.shape[1]]).to_event(1)
+    observed(x, numpyro.sample("mean", prior))
+
+
+def centred_first(x: Annotated[ArrayLike, "points features"]):
+    """Rows less the mean of those that are shown."""
+    prior = dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1)
+    observed(x - x.mean(axis=0), numpyro.sample("mean", prior))
+
+
+def prior_from_rows(x: Annotated[ArrayLike, "points features"]):
+    """A prior about the mean of the rows that are shown."""
+    prior = dist.Normal(x.mean(axis=0), 1.0).to_event(1)
+    observed(x, numpyro.sample("mean", prior))
+
+
+def without_labels(x: Annotated[ArrayLike, "points features"]):
+    """No mixture."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("points", len(x)):
+        numpyro.sample("x", dist.Normal(mean, 1.0).expand([x.shape[1]]).to_event(1), obs=x)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks of 500 rows, passes by 300, steps by 100; 600 rows are kept."""
+    monkeypatch.setattr("sidebayes.data.scan._FEW", 1000)
+    monkeypatch.setattr(streams, "_SAMPLE", 600)
+    monkeypatch.setattr(streamed_svi, "_ROWS", 300)
+    monkeypatch.setattr(streamed_svi, "_STEP_ROWS", 100)
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    return CENTRES[rng.integers(3, size=2470)] + rng.normal(size=(2470, 2))
+
+
+def written(folder, rows):
+    path = folder / "points.parquet"
+    pq.write_table(pa.table({"a": rows[:, 0], "b": rows[:, 1]}), path, row_group_size=250)
+    return sidebayes.scan(path, columns=["a", "b"])
+
+
+@pytest.fixture
+def table(rows, tmp_path, small):
+    """Rows in the order of their first feature, which batches of neighbours would not stand for."""
+    return written(tmp_path, rows[np.argsort(rows[:, 0])])
+
+
+def moments(fit):
+    """Means and deviations of the draws of means and weights, clusters in one order."""
+    posterior = fit.tree["posterior"]
+    draws = {name: posterior[name].to_numpy()[0] for name in ("mean", "weights")}
+    order = np.lexsort(np.round(draws["mean"].mean(axis=0)).T)
+    both = np.concatenate([draws["mean"][:, order].reshape(-1, 6), draws["weights"][:, order]], 1)
+    return both.mean(axis=0), both.std(axis=0)
+
+
+def test_the_posterior_is_that_of_all_rows(rows, table):
+    found, expected = (sidebayes.fit("gmm", x, engine=ENGINE, **FEW) for x in (table, rows))
+    assert "600 of 2470 points" in repr(found)
+    assert found.verdict[0] == "good"
+    (mean, deviation), (mean_of, deviation_of) = moments(found), moments(expected)
+    np.testing.assert_allclose((mean - mean_of) / deviation_of, 0.0, atol=0.3)
+    np.testing.assert_allclose(deviation / deviation_of, 1.0, atol=0.2)
+    ours, theirs = found.log_evidence, expected.log_evidence
+    assert ours.kind == theirs.kind == "bound"
+    assert abs(ours.value - theirs.value) < 4 * np.hypot(ours.standard_error, theirs.standard_error)
+    # all rows were looked at, and windows of the search are bounds too
+    assert "estimated" not in found.verdict[1]
+    assert found.objective[0, -1] == pytest.approx(ours.value, abs=0.2)
+    assert np.isfinite(found.tree["sample_stats"]["log_weight"]).all()
+
+
+def test_a_normal_mean_is_exact(tmp_path):
+    """Of 50,000 rows by default settings."""
+    rng = np.random.default_rng(1)
+    x = rng.normal([0.3, -0.2], 1.0, size=(50_000, 2))
+    found = sidebayes.fit(
+        normal, written(tmp_path, x), engine=sidebayes.SVI(num_restarts=1), progress=False
+    )
+    precision = len(x) + PRIOR**-2
+    mean = (x.sum(axis=0) + PRIOR**-2) / precision
+    draws = found.tree["posterior"]["mean"].to_numpy()[0]
+    np.testing.assert_allclose((draws.mean(axis=0) - mean) * np.sqrt(precision), 0.0, atol=0.15)
+    np.testing.assert_allclose(draws.std(axis=0) * np.sqrt(precision), 1.0, atol=0.1)
+    at = stats.norm(mean, precision**-0.5).logpdf(mean).sum()
+    prior = stats.norm(1.0, PRIOR).logpdf(mean).sum()
+    evidence = stats.norm(mean).logpdf(x).sum() + prior - at
+    assert found.log_evidence.value == pytest.approx(evidence, abs=1e-4)
+    assert found.verdict[0] == "good"
+
+
+def test_some_of_the_rows_tell_nearly_as_much(table, monkeypatch):
+    whole = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
+    monkeypatch.setattr(streamed_svi, "_LOOKED", 1)
+    monkeypatch.setattr(streamed_svi, "_LOOK_ROWS", 60)
+    part = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
+    assert "estimated from 960 of 2470 rows, each to within 0." in part.verdict[1]
+    first, second = (fit.tree["sample_stats"]["log_weight"].to_numpy()[0] for fit in (whole, part))
+    apart = second - first
+    said = float(part.verdict[1].split("each to within ")[1].split(";")[0])
+    assert apart.std() == pytest.approx(said, rel=0.4)
+    errors = part.log_evidence.standard_error, whole.log_evidence.standard_error
+    assert errors[0] > errors[1] > 0
+    assert abs(apart.mean()) < 4 * errors[0]
+    monkeypatch.setattr(streamed_svi, "_ROUGH", 1e-3)
+    rough = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
+    assert rough.verdict[0] == "bad"
+    assert "too rough to judge them: fewer num_draws" in rough.verdict[1]
+
+
+def test_a_seed_decides_the_run(table):
+    engine = sidebayes.SVI(num_restarts=1, num_steps=200, batch_sets=50, num_draws=100)
+    first, again, other = (
+        sidebayes.fit("gmm", table, engine=engine, seed=seed, **FEW) for seed in (1, 1, 2)
+    )
+    for name in ("mean", "covariance"):
+        np.testing.assert_array_equal(first.tree["posterior"][name], again.tree["posterior"][name])
+    assert np.abs(first.params["mean"] - other.params["mean"]).max() > 1e-3
+    assert "num_steps=200; raise it" in first.verdict[1]
+
+
+@pytest.mark.parametrize("part", ["passes", "steps"])
+def test_a_run_goes_on_where_it_was_interrupted(table, tmp_path, monkeypatch, part):
+    expected = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
+    where, name = {
+        "passes": (streamed_svi, "_newton_step"),
+        "steps": (guide_search.GuideSearch, "draw"),
+    }[part]
+    whole, calls = getattr(where, name), []
+
+    def breaks(*given):
+        calls.append(given)
+        if len(calls) == (2 if part == "passes" else 1):
+            raise KeyboardInterrupt
+        return whole(*given)
+
+    kept = FEW | {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, breaks)
+        with pytest.raises(KeyboardInterrupt):
+            sidebayes.fit("gmm", table, engine=ENGINE, **kept)
+    begun, steps = len(calls), streamed_svi._newton_step
+    monkeypatch.setattr(streamed_svi, "_newton_step", lambda *g: calls.append(g) or steps(*g))
+    found = sidebayes.fit("gmm", table, engine=ENGINE, **kept)
+    if part == "steps":
+        assert len(calls) == begun  # no pass is done again
+    for site in ("mean", "covariance", "weights"):
+        np.testing.assert_array_equal(
+            found.tree["posterior"][site], expected.tree["posterior"][site]
+        )
+    np.testing.assert_array_equal(found.objective, expected.objective)
+    assert found.log_evidence == expected.log_evidence
+
+
+def test_a_table_that_is_kept_whole_is_like_an_array(rows, table, monkeypatch):
+    monkeypatch.setattr(streams, "_SAMPLE", 2470)
+    ordered = rows[np.argsort(rows[:, 0])]
+    found, expected = (sidebayes.fit("gmm", x, engine=ENGINE, **FEW) for x in (table, ordered))
+    assert not found.run.sample_of
+    np.testing.assert_array_equal(found.params["mean"], expected.params["mean"])
+    assert found.log_evidence == expected.log_evidence
+
+
+def test_values_given_replace_the_search_for_a_mode(table, monkeypatch, tmp_path):
+    """Whether far off, or what another fit found."""
+    expected = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
+    start = dict(expected.params)
+    start["mean"] = start["mean"] + 0.3
+    start["covariance"] = 1.5 * start["covariance"]
+    monkeypatch.setattr(streamed_svi, "ascend", None)
+    found = sidebayes.fit("gmm", table, engine=ENGINE, init=start, **FEW)
+    again = sidebayes.fit("gmm", table, engine=ENGINE, init=expected, **FEW)
+    for fit in (found, again):
+        errors = [one.log_evidence.standard_error for one in (fit, expected)]
+        gap = fit.log_evidence.value - expected.log_evidence.value
+        assert abs(gap) < 4 * np.hypot(*errors)
+        np.testing.assert_array_equal(fit.params["mean"].round(0), expected.params["mean"].round(0))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (centred_first, "no sum over rows"),
+        (prior_from_rows, "depends on the rows"),
+        (without_labels, "one LinkedMixture"),
+    ],
+)
+def test_models_that_need_all_rows_are_refused(model, said, table):
+    with pytest.raises(ValueError, match=said):
+        sidebayes.fit(model, table, engine="svi", progress=False)
+
+
+def test_links_are_refused(table):
+    links = sidebayes.Links.from_pairs([(0, 1)], [True])
+    with pytest.raises(ValueError, match="neither links"):
+        sidebayes.fit("ppc", table, links, num_clusters=2, engine="svi", progress=False)
+
+
+def test_what_cannot_be_computed_is_an_error(table, monkeypatch):
+    whole = streamed_svi.TableDensity.whole
+
+    def infinite(self, point, advance):
+        return np.inf - np.inf, whole(self, point, advance)[1]
+
+    monkeypatch.setattr(streamed_svi.TableDensity, "whole", infinite)
+    with pytest.raises(sidebayes.FitError, match="not finite where the search begins"):
+        sidebayes.fit("gmm", table, engine="svi", **FEW)
