@@ -70,7 +70,7 @@ def fit(
     *data
         Data in the order of the model's arguments: arrays and data frames, `Links`, `Groups` or names
         of groups by row, `PartialLabels`. They may be passed by name as well. A table on disk
-        (`sidebayes.scan`) is fitted by stochastic EM.
+        (`sidebayes.scan`) is fitted by stochastic EM, or by coordinate ascent or SVI where `engine` says so.
     engine : str or engine, optional
         Name, such as "em", "laplace" or "nuts" (``sidebayes list`` shows them all), or a
         configuration such as ``EM(num_restarts=20)``. By default the first one of the card. Samplers

@@ -101,7 +101,7 @@ class Scan:
 
 
 def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None = None) -> Scan:
-    """Open a table on disk for `sidebayes.fit` by stochastic EM, and for predictions, without reading it.
+    """Open a table on disk for `sidebayes.fit`, and for predictions, without reading it.
 
     Parameters
     ----------

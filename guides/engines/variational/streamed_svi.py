@@ -43,6 +43,9 @@ _PASSES = 12
 _NEAR = 1e-3
 """Rise of the log density that Newton's next step promises, below which a point is the mode."""
 
+_FALL = 0.25
+"""Share of the rise promised before that the next step may promise, for the curvature to be used again."""
+
 _FLAT = 1e-4
 """Least curvature, relative to that along single coordinates, that Newton's step believes."""
 
@@ -74,11 +77,14 @@ class _Peak(NamedTuple):
     value : ndarray, shape ()
         Log density there.
     curvature : ndarray, shape (num_coordinates, num_coordinates)
-        Negative second derivatives there, as the sample of rows has them.
+        Negative second derivatives, as the sample of rows has them.
+    stale : ndarray of bool, shape ()
+        Whether these are of an earlier point.
     """
 
     passes: NDArray
     ended: NDArray
+    stale: NDArray
     stride: NDArray
     point: NDArray
     value: NDArray
@@ -273,6 +279,7 @@ def _climbed(
         _Peak(
             passes=np.asarray(0),
             ended=np.asarray(False),
+            stale=np.asarray(False),
             stride=nothing + 1,
             point=point,
             value=np.asarray(-np.inf),
@@ -286,27 +293,38 @@ def _climbed(
         value, slope = table.whole(trial, advance)
         peak = peak._replace(passes=peak.passes + 1)
         if value > peak.value and np.isfinite(value) and np.isfinite(slope).all():
-            curvature = table.curvature(trial)
-            ahead = _newton_step(curvature, slope)
+            promised = peak.slope @ peak.ahead
             peak = peak._replace(
-                ended=np.asarray(slope @ ahead <= _NEAR),
-                stride=nothing + 1,
-                point=trial,
-                value=np.asarray(value),
-                slope=slope,
-                curvature=curvature,
-                ahead=ahead,
+                point=trial, value=np.asarray(value), slope=slope, stale=np.asarray(True)
             )
+            peak = _bent(peak) if peak.passes > 1 else _bent_anew(table, peak)
+            if peak.stale and not peak.slope @ peak.ahead <= _FALL * promised:
+                peak = _bent_anew(table, peak)
+            peak = peak._replace(ended=np.asarray(peak.slope @ peak.ahead <= _NEAR))
         elif not np.isfinite(peak.value):
             raise FitError(
                 "SVI: the log density of the whole table is not finite where the search begins, though that "
                 "of a sample of its rows is; look for rows far off, or tighten the priors",
                 start,
             )
+        elif peak.stale:
+            peak = _bent_anew(table, peak)
         else:
             peak = peak._replace(stride=peak.stride / 4)
         keep.offer(peak)
     return peak
+
+
+def _bent_anew(table: TableDensity, peak: _Peak) -> _Peak:
+    """Newton's step by the curvature at the point itself."""
+    found = peak._replace(curvature=table.curvature(peak.point), stale=np.asarray(False))
+    return _bent(found)
+
+
+def _bent(peak: _Peak) -> _Peak:
+    """Newton's step by the curvature that is known."""
+    ahead = _newton_step(peak.curvature, peak.slope)
+    return peak._replace(ahead=ahead, stride=np.ones_like(peak.stride))
 
 
 def _newton_step(curvature: NDArray, slope: NDArray) -> NDArray:

@@ -70,6 +70,11 @@ class SVI(KeptEngine):
     It describes the neighbourhood of one mode: a mixture has at least K! of them, so that the bound
     lies about log K! below the log evidence even where q fits its mode exactly.
 
+    A table on disk (`sidebayes.scan`) is read once for each of a few Newton steps, from the mode of a
+    sample of its rows to that of all of them. Elsewhere the log density is its expansion to first order
+    at the mode, which is of all rows, and a remainder: random rows estimate it at each step of Adam, and
+    all rows, or as many as the status says, at the draws.
+
     Parameters
     ----------
     guide : {"full_rank", "mean_field", "low_rank", "flow"}
@@ -79,7 +84,8 @@ class SVI(KeptEngine):
         Maximum number of steps, in windows of 100.
     tol : float
         The bound has stopped rising when its mean over a window does not exceed the best earlier mean
-        by this share of one plus its absolute value.
+        by this share of one plus its absolute value. For a table on disk the bound counts from the log
+        density at the mode.
     learning_rate : float
         First step size of Adam.
     num_particles : int
@@ -90,12 +96,14 @@ class SVI(KeptEngine):
     batch_sets : int, optional
         Estimate the likelihood, at each step, from about so many connected sets of points, of which a
         point without links is one; see `Batches`. The search for the mode uses one batch of at least
-        2000 connected sets, or all data where there are fewer; the final bound uses all data.
+        2000 connected sets, or all data where there are fewer; the final bound uses all data. Of a table on
+        disk, the number of rows that estimate the remainder at each step, by default 4096.
 
     References
     ----------
     Kucukelbir et al. (2017), J. Mach. Learn. Res. 18(14), 1-45. Roeder, Wu and Duvenaud (2017),
-    NeurIPS, for gradients along the path. Kingma et al. (2016), NeurIPS, for the flow.
+    NeurIPS, for gradients along the path. Kingma et al. (2016), NeurIPS, for the flow. Quiroz, Kohn,
+    Villani and Tran (2019), J. Am. Stat. Assoc. 114, 831-843, for estimates by an expansion at the mode.
     """
 
     guide: Annotated[str, OneOf(tuple(FAMILIES))] = "full_rank"
@@ -139,6 +147,8 @@ class SVI(KeptEngine):
         keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts of the search for the mode by one.
+
+        For a table on disk Newton's steps begin there.
 
         Raises
         ------

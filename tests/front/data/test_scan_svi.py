@@ -141,7 +141,7 @@ def test_some_of_the_rows_tell_nearly_as_much(table, monkeypatch):
     said = float(part.verdict[1].split("each to within ")[1].split(";")[0])
     assert apart.std() == pytest.approx(said, rel=0.4)
     errors = part.log_evidence.standard_error, whole.log_evidence.standard_error
-    assert errors[0] > errors[1] > 0
+    assert errors[0] > 3 * errors[1] > 0
     assert abs(apart.mean()) < 4 * errors[0]
     monkeypatch.setattr(streamed_svi, "_ROUGH", 1e-3)
     rough = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
@@ -162,29 +162,34 @@ def test_a_seed_decides_the_run(table):
 
 @pytest.mark.parametrize("part", ["passes", "steps"])
 def test_a_run_goes_on_where_it_was_interrupted(table, tmp_path, monkeypatch, part):
-    expected = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
-    where, name = {
-        "passes": (streamed_svi, "_newton_step"),
-        "steps": (guide_search.GuideSearch, "draw"),
-    }[part]
-    whole, calls = getattr(where, name), []
+    whole, draw, passes = streamed_svi.TableDensity.whole, guide_search.GuideSearch.draw, []
 
-    def breaks(*given):
-        calls.append(given)
-        if len(calls) == (2 if part == "passes" else 1):
+    def counted(self, *given):
+        passes.append(given)
+        if breaks == "passes" and len(passes) == 3:
             raise KeyboardInterrupt
-        return whole(*given)
+        return whole(self, *given)
 
+    def drawn(self, *given):
+        if breaks == "steps":
+            raise KeyboardInterrupt
+        return draw(self, *given)
+
+    monkeypatch.setattr(streamed_svi.TableDensity, "whole", counted)
+    monkeypatch.setattr(guide_search.GuideSearch, "draw", drawn)
+    breaks = None
+    expected = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
+    number = len(passes)
+    assert number > 3
+    passes.clear()
+    breaks = part
     kept = FEW | {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
-    with monkeypatch.context() as patch:
-        patch.setattr(where, name, breaks)
-        with pytest.raises(KeyboardInterrupt):
-            sidebayes.fit("gmm", table, engine=ENGINE, **kept)
-    begun, steps = len(calls), streamed_svi._newton_step
-    monkeypatch.setattr(streamed_svi, "_newton_step", lambda *g: calls.append(g) or steps(*g))
+    with pytest.raises(KeyboardInterrupt):
+        sidebayes.fit("gmm", table, engine=ENGINE, **kept)
+    breaks = None
     found = sidebayes.fit("gmm", table, engine=ENGINE, **kept)
-    if part == "steps":
-        assert len(calls) == begun  # no pass is done again
+    # none is done again but the one that was interrupted
+    assert len(passes) == number + (part == "passes")
     for site in ("mean", "covariance", "weights"):
         np.testing.assert_array_equal(
             found.tree["posterior"][site], expected.tree["posterior"][site]

@@ -125,11 +125,11 @@ def test_densities_of_draws(table, exact):
     errors = np.stack([one.value for one in found]) - expected
     common = errors.mean(axis=1)
     told = np.sqrt(np.mean([one.error**2 for one in found]))
-    assert common.std() == pytest.approx(told, rel=0.35)
+    assert common.std() == pytest.approx(told, rel=0.25)
     assert abs(common.mean()) < 4 * told / np.sqrt(len(found))
     told = np.sqrt(np.mean([one.spread**2 for one in found]))
     apart = errors - common[:, None]
-    assert np.sqrt(np.mean(apart**2)) == pytest.approx(told, rel=0.35)
+    assert np.sqrt(np.mean(apart**2)) == pytest.approx(told, rel=0.25)
 
 
 def test_curvature_is_that_of_the_sample(table):
