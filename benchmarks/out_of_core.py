@@ -2,12 +2,12 @@
 
 Run: python -m benchmarks.out_of_core [--rows 2000000] [--features 16] [--clusters 10]
          [--batch 100000] [--epochs 4] [--kinds npy,feather,parquet,memory] [--folder FOLDER]
-         [--engine stochastic_em|cavi]
+         [--engine stochastic_em|cavi|svi]
 Every kind has a process of its own, of which `peak` is the largest resident memory and `base` that after the
 imports. Seconds are of the processor. `us a row` is of an epoch, or of a step of coordinate ascent: a fit of
-one is taken from one of `--epochs` more. `fit` is the longer of these fits as a whole; `predict` writes
-Parquet, and returns labels of an array. Files are uncompressed but for Parquet, which is as pyarrow writes
-it, with row groups of 2^20 rows.
+one is taken from one of `--epochs` more; SVI has none, as its steps read some rows. `fit` is the longer of
+these fits as a whole; `predict` writes Parquet, and returns labels of an array. Files are uncompressed but
+for Parquet, which is as pyarrow writes it, with row groups of 2^20 rows.
 """
 
 import argparse
@@ -75,17 +75,20 @@ def measured(path, kind, clusters, batch, epochs, name):
         engine = sidebayes.StochasticEM(batch_size=batch, max_epochs=number, tol=0.0)
         if name == "cavi":
             engine = sidebayes.CoordinateAscent(max_steps=number, tol=0.0)
+        elif name == "svi":
+            engine = sidebayes.SVI(batch_sets=4096)
         began = time.process_time()
         found = sidebayes.fit("gmm", x, num_clusters=clusters, engine=engine, progress=False)
         return found, time.process_time() - began - found.seconds["compile"]
 
-    fitted(1)  # what is traced and compiled is there
-    first, short = fitted(1)
-    found, long = fitted(1 + epochs)
-    passes = (
-        found.objective.shape[1] - first.objective.shape[1]
-    )  # fewer where nothing is left to gain
-    each = (long - short) / passes / len(x)
+    found, long = fitted(1)
+    each = float("nan")
+    if name != "svi":
+        first, short = fitted(1)  # what is traced and compiled is there
+        found, long = fitted(1 + epochs)
+        # fewer where nothing is left to gain
+        passes = found.objective.shape[1] - first.objective.shape[1]
+        each = (long - short) / passes / len(x)
     began = time.process_time()
     found.predict(x, **({} if kind == "memory" else {"to": path.with_name("labels.parquet")}))
     return {
@@ -106,7 +109,9 @@ def main():
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--kinds", default="npy,feather,parquet,memory")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--engine", choices=("stochastic_em", "cavi"), default="stochastic_em")
+    parser.add_argument(
+        "--engine", choices=("stochastic_em", "cavi", "svi"), default="stochastic_em"
+    )
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
