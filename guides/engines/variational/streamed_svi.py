@@ -174,7 +174,7 @@ def fit_table(
         engine=engine.name,
         draws={name: value[None] for name, value in sites.items()},
         sample_stats={"lp": found.value[None], "log_weight": log_weights[None]},
-        objective=float(peak.value) + search.objective,
+        objective=float(peak.value) + search.objective.astype(float),
         status=Status(search.settled and close, f"{guides.ended(search)}; {bound}; {said}"),
         seconds=clock.seconds,
         modes=modes,
