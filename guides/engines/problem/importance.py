@@ -31,6 +31,7 @@ from .density import (
 from .honoured import is_improper
 
 __all__ = [
+    "AT_ONCE",
     "along_slopes",
     "effective_share",
     "evidence_below",
@@ -49,7 +50,7 @@ __all__ = [
     "visit_ahead",
 ]
 
-_AT_ONCE = 16
+AT_ONCE = 16
 """Draws whose densities are computed side by side."""
 
 _EVEN = 0.9
@@ -153,7 +154,7 @@ def visit(
         If the density is not finite at a draw, unless these may lie `anywhere`.
     """
     given = dict(template), draws, problem.args
-    log_density, sites = clock.run("visit", problem, _AT_ONCE, _visiting, *given)
+    log_density, sites = clock.run("visit", problem, AT_ONCE, _visiting, *given)
     if anywhere:
         return np.where(np.isfinite(log_density), log_density, -np.inf), as_numpy(sites)
     refuse_infinite(np.asarray(log_density))
@@ -182,7 +183,7 @@ def visit_ahead(problem: Problem, num_draws: int) -> None:
     shape = num_draws, sum(math.prod(free.shape) for free in template.values())
     draws = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
     given = template, draws, problem.args
-    compile_ahead("visit", problem, _AT_ONCE, _visiting, *given, once=True)
+    compile_ahead("visit", problem, AT_ONCE, _visiting, *given, once=True)
 
 
 def _visiting(problem: Problem) -> Callable:
@@ -194,7 +195,7 @@ def _visiting(problem: Problem) -> Callable:
             sites = {name: trace[name]["value"] for name in template}
             return sum_log_prob(trace) + log_det, sites | deterministics(trace)
 
-        return in_batches(one, draws, _AT_ONCE)
+        return in_batches(one, draws, AT_ONCE)
 
     return go
 

@@ -21,7 +21,7 @@ from ..steps.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..steps.starts import random_keys
 from .families import FAMILIES
 
-__all__ = ["WINDOW", "Frame", "GuideSearch", "Search", "widths_of"]
+__all__ = ["WINDOW", "Frame", "GuideSearch", "Search", "curvature_at", "widths_of"]
 
 WINDOW = 100
 """Steps over which the bound is averaged."""
@@ -81,17 +81,36 @@ class Search(NamedTuple):
         return np.asarray(self.history)[None, : int(self.steps) // WINDOW]
 
 
+def curvature_at(gradient: Callable[[NDArray], NDArray], point: NDArray) -> NDArray:
+    """Negative second derivatives at a point, by differences of gradients.
+
+    Parameters
+    ----------
+    gradient : callable
+        Of rows of points.
+    point : ndarray, shape (num_coordinates,)
+
+    Returns
+    -------
+    ndarray, shape (num_coordinates, num_coordinates)
+    """
+    step = np.finfo(point.dtype).eps ** (1 / 3) * (1 + np.abs(point))
+    moves = np.diag(step)
+    fall = gradient(point - moves) - gradient(point + moves)
+    return fall / (2 * step[:, None])
+
+
 def widths_of(curvature: NDArray) -> NDArray:
     """Widths of a normal density of the curvature at a mode along each coordinate, 1 where bent up.
 
     Parameters
     ----------
-    curvature : ndarray, shape (num_coordinates,)
-        Second derivatives of the negative log density. They need not be exact, as widths only scale the
-        coordinates.
+    curvature : ndarray, shape (num_coordinates, num_coordinates)
+        See `curvature_at`; not exact, as widths only scale the coordinates.
     """
-    bent_down = curvature > 0
-    return np.where(bent_down, 1 / np.sqrt(np.where(bent_down, curvature, 1.0)), 1.0)
+    own = np.diagonal(curvature)
+    bent_down = own > 0
+    return np.where(bent_down, 1 / np.sqrt(np.where(bent_down, own, 1.0)), 1.0)
 
 
 @dataclass(frozen=True)

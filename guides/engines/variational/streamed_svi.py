@@ -141,7 +141,7 @@ def fit_table(
             engine.batch_sets or _STEP_ROWS,
             [seed, 1],
         )
-    frame = Frame(free, peak.point, widths_of(np.diagonal(peak.curvature)))
+    frame = Frame(free, peak.point, widths_of(peak.curvature))
     frame, around = jax.device_put((frame, (held, peak.slope)))
     guides = engine.guides("streamed-svi", partial(near, data.plan))
     with progress_bar("SVI", engine.num_steps, shown=progress) as advance:
@@ -297,31 +297,31 @@ def _climbed(
             peak = peak._replace(
                 point=trial, value=np.asarray(value), slope=slope, stale=np.asarray(True)
             )
-            peak = _bent(peak) if peak.passes > 1 else _bent_anew(table, peak)
+            peak = _aimed(peak) if peak.passes > 1 else _aimed_anew(table, peak)
             if peak.stale and not peak.slope @ peak.ahead <= _FALL * promised:
-                peak = _bent_anew(table, peak)
+                peak = _aimed_anew(table, peak)
             peak = peak._replace(ended=np.asarray(peak.slope @ peak.ahead <= _NEAR))
         elif not np.isfinite(peak.value):
             raise FitError(
-                "SVI: the log density of the whole table is not finite where the search begins, though that "
-                "of a sample of its rows is; look for rows far off, or tighten the priors",
+                "SVI: the log density of the whole table is not finite where the search begins; look for "
+                "rows far off, tighten the priors, or pass another init=",
                 start,
             )
         elif peak.stale:
-            peak = _bent_anew(table, peak)
+            peak = _aimed_anew(table, peak)
         else:
             peak = peak._replace(stride=peak.stride / 4)
         keep.offer(peak)
     return peak
 
 
-def _bent_anew(table: TableDensity, peak: _Peak) -> _Peak:
+def _aimed_anew(table: TableDensity, peak: _Peak) -> _Peak:
     """Newton's step by the curvature at the point itself."""
     found = peak._replace(curvature=table.curvature(peak.point), stale=np.asarray(False))
-    return _bent(found)
+    return _aimed(found)
 
 
-def _bent(peak: _Peak) -> _Peak:
+def _aimed(peak: _Peak) -> _Peak:
     """Newton's step by the curvature that is known."""
     ahead = _newton_step(peak.curvature, peak.slope)
     return peak._replace(ahead=ahead, stride=np.ones_like(peak.stride))
@@ -329,7 +329,7 @@ def _bent(peak: _Peak) -> _Peak:
 
 def _newton_step(curvature: NDArray, slope: NDArray) -> NDArray:
     """Step to the top of the parabola; where the curvature is upward, or next to none, a safe one uphill."""
-    widths = widths_of(np.diagonal(curvature))
+    widths = widths_of(curvature)
     scaled = widths[:, None] * curvature * widths
     sizes, along = np.linalg.eigh((scaled + scaled.T) / 2)
     found: NDArray = widths * (

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpy.typing import NDArray
 
 from sidebayes.common.fields import Count, NonNegative, OneOf, Range
 
@@ -25,7 +24,7 @@ from ..base import (
     Status,
 )
 from ..expectation_maximisation.streamed_data import StreamedTable
-from ..optimisers.ascent import Ascent, ascend
+from ..optimisers.ascent import ascend
 from ..optimisers.moments import judge_draws
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
@@ -41,7 +40,7 @@ from ..steps.batches import Batches, deal_connected_sets, estimated_log_prob, la
 from ..steps.starts import random_keys
 from ..steps.updates import refuse_restricted
 from .families import FAMILIES
-from .guide_search import WINDOW, Frame, GuideSearch, widths_of
+from .guide_search import WINDOW, Frame, GuideSearch, curvature_at, widths_of
 from .streamed_svi import fit_table
 
 __all__ = ["SVI"]
@@ -181,7 +180,8 @@ class SVI(KeptEngine):
             clock=clock,
             batches=large,
         )
-        frame = Frame(*jax.device_put((mode.free, mode.point, _widths(mode))))
+        widths = widths_of(curvature_at(mode.gradient, mode.point))
+        frame = Frame(*jax.device_put((mode.free, mode.point, widths)))
         guides = self.guides()
         with progress_bar("SVI", self.num_steps, shown=progress) as advance:
             search = guides.climb(
@@ -223,11 +223,3 @@ class SVI(KeptEngine):
         """Search for the best guide, by densities of another kind where it has another name."""
         own = self.guide, self.num_steps, self.num_particles, self.num_draws
         return GuideSearch(name, density, *own)
-
-
-def _widths(mode: Ascent) -> NDArray:
-    """Widths along each coordinate, by differences of gradients."""
-    step = np.finfo(mode.point.dtype).eps ** (1 / 3) * (1 + np.abs(mode.point))
-    moves = np.diag(step)
-    rise = mode.gradient(mode.point + moves) - mode.gradient(mode.point - moves)
-    return widths_of(-np.diagonal(rise) / (2 * step))

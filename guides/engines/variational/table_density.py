@@ -20,14 +20,11 @@ from ..expectation_maximisation.batch_steps import log_densities, run_step
 from ..expectation_maximisation.streamed_data import StreamedData, unlinked, with_rows
 from ..plumbing.clock import Clock
 from ..problem.density import deterministics, place
-from ..problem.importance import in_batches
+from ..problem.importance import AT_ONCE, in_batches
 from ..steps.updates import Plan
-from .guide_search import Frame
+from .guide_search import Frame, curvature_at
 
 __all__ = ["Estimate", "RowSums", "TableDensity", "near"]
-
-_AT_ONCE = 16
-"""Draws whose densities are computed side by side."""
 
 
 class RowSums(NamedTuple):
@@ -156,11 +153,7 @@ class TableDensity:
         """Negative second derivatives at a point as the sample tells, by differences; 0 if not finite."""
         rows = self.data.table.sample.astype(self.data.centre.dtype)
         sums = self._sums(rows[None], unlinked(len(rows), len(rows)))
-        step = np.finfo(point.dtype).eps ** (1 / 3) * (1 + np.abs(point))
-        moves = np.diag(step)
-        _, slopes = self._slopes(np.concatenate([point + moves, point - moves]), sums)
-        after, before = np.split(slopes, 2)
-        found = (before - after) / (2 * step[:, None])
+        found = curvature_at(lambda points: self._slopes(points, sums)[1], point)
         return np.where(np.isfinite(found), found, 0.0)
 
     def drawn(self, size: int, room: int, seed: Sequence[int]) -> RowSums:
@@ -298,7 +291,7 @@ def _remainders(
     """Estimates by the first batch, less their expansion to first order around the centre."""
     density = _estimated(problem, plan, template, sums, 0)
     value, slope = jax.value_and_grad(density)(centre)
-    found: Array = in_batches(density, points, _AT_ONCE)
+    found: Array = in_batches(density, points, AT_ONCE)
     return found - value - (points - centre) @ slope
 
 
@@ -311,5 +304,5 @@ def _sites(
         trace, _ = place(problem, unravel(flat), args)
         return {name: trace[name]["value"] for name in template} | deterministics(trace)
 
-    found: dict[str, Array] = in_batches(one, points, _AT_ONCE)
+    found: dict[str, Array] = in_batches(one, points, AT_ONCE)
     return found
