@@ -154,7 +154,7 @@ def by_axes(diagonal: Metric, draws: Array, slopes: Array, weight: Array) -> Met
     if size <= 2 * rank:
         basis = jnp.eye(size)
     else:
-        main = [rows.T @ jnp.linalg.eigh(rows @ rows.T)[1][:, -rank:] for rows in (draws, slopes)]
+        main = [_principal(rows, rank) for rows in (draws, slopes)]
         basis = jnp.linalg.qr(jnp.concatenate(main, axis=1))[0]
     unit = _PRIOR_DRAWS * jnp.eye(basis.shape[1])
     of_draws, of_slopes = (
@@ -179,3 +179,11 @@ def by_axes(diagonal: Metric, draws: Array, slopes: Array, weight: Array) -> Met
         axes=jnp.where(fine, axes, diagonal.axes),
         stretch=jnp.where(fine, stretch, diagonal.stretch),
     )
+
+
+def _principal(rows: Array, rank: int) -> Array:
+    """Directions near the leading principal axes, by two steps of subspace iteration (randomised SVD)."""
+    found = jax.random.normal(jax.random.key(0), (rows.shape[1], rank), rows.dtype)
+    for _ in range(2):
+        found = jnp.linalg.qr(rows.T @ (rows @ found))[0]
+    return found
