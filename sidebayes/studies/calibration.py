@@ -355,7 +355,7 @@ def _outcome(
     tables = [role.name for role in signature_of(model).of_kind("table")]
     if len(tables) < 2 or x is not None or "num_points" not in signature_of(model).options:
         return None
-    given = {**options, "num_points": num_points}
+    given = {**dict.fromkeys(tables), **options, "num_points": num_points}
     sites = jax.eval_shape(
         lambda key: {
             name: site["value"]

@@ -47,7 +47,7 @@ from .hamiltonian.transitions import UNKNOWN, Chain, hamiltonian
 
 __all__ = ["HMC", "NUTS", "Hamiltonian", "steps_remark"]
 
-_LONG = 50
+_LONG = 20
 """Leapfrog steps per draw from which on another mass matrix is recommended."""
 
 

@@ -29,7 +29,7 @@ from sidebayes import (
     calibrate,
     flip_rate_weight,
 )
-from sidebayes.studies.calibration import _simulate
+from sidebayes.studies.calibration import _outcome, _simulate
 
 PRIOR = GaussianPrior(np.zeros(2), 0.05, 6.0, np.eye(2))
 
@@ -225,6 +225,17 @@ def test_every_card_and_bayesian_engine_is_covered():
     for case, engine in BENCH["REFUSED"]:
         with pytest.raises(ValueError, match=r"gives \['\w+'.*\] a point"):
             BENCH["run"](case, engine, 10)
+
+
+@pytest.mark.parametrize("case", BENCH["CASES"])
+def test_every_case_draws_its_rows(case):
+    card, options = BENCH["CASES"][case]
+    rows = options.get("num_points")
+    if rows is None:
+        pytest.skip("its rows are of a design")
+    model = CARDS[card].model if isinstance(card, str) else card
+    rest = {name: value for name, value in options.items() if name not in ("num_points", "x")}
+    assert _outcome(model, None, rows, rest) in ("x", "distances", None)
 
 
 @pytest.mark.slow
