@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import jax
 import numpy as np
@@ -257,6 +257,8 @@ def _suits(value: Any, hint: Any) -> bool:
     kind = get_origin(kind) or kind
     if kind in (Union, UnionType):
         return any(_suits(value, part) for part in get_args(hint))
+    if kind is Literal:
+        return value in get_args(hint)
     if kind in (int, float):  # constructors check ranges, and tell whole numbers
         return isinstance(value, int | float)
     if kind is tuple:

@@ -138,6 +138,12 @@ def test_engines_come_back(path):
     assert parse(dump({"engine": engine})) == ({"engine": engine}, {})
 
 
+@pytest.mark.parametrize("dense_mass", [False, True, "low_rank"])
+def test_a_choice_between_types_comes_back(dense_mass):
+    engine = sidebayes.NUTS(dense_mass=dense_mass)
+    assert parse(dump({"engine": engine})) == ({"engine": engine}, {})
+
+
 def test_no_file_says_where_a_run_writes(tmp_path):
     run = {"num_clusters": 2, "engine": EM(num_restarts=1), "progress": False}
     fit = sidebayes.fit("gmm", X, checkpoint=tmp_path / "run.state", **run)
@@ -230,6 +236,7 @@ def test_only_the_registry_is_read(kind, name, tmp_path, monkeypatch):
         (_text("distribution", "Normal", mean=3), r"gives Normal the fields \['mean'\]"),
         (_text("class", "EM", max_steps="3"), "the max_steps '3', of another type"),
         (_text("class", "HMC", dense_mass=[]), r"the dense_mass \[\], of another type"),
+        (_text("class", "HMC", dense_mass="full"), "the dense_mass 'full', of another type"),
         (_text("class", "Continuation", temperatures={"tuple": ["1"]}), "of another type"),
         (_text("class", "EM", max_steps=-3), r"cannot be built \(EM\(max_steps=-3\)"),
         (_text("distribution", "Normal", loc="os"), "the loc 'os', of another type"),

@@ -160,13 +160,10 @@ def by_axes(diagonal: Metric, draws: Array, slopes: Array, weight: Array) -> Met
     of_draws, of_slopes = (
         (part.T @ part + unit) / (count + _PRIOR_DRAWS) for part in (draws @ basis, slopes @ basis)
     )
-    lower = jnp.linalg.cholesky(of_slopes)
-    values, vectors = jnp.linalg.eigh(lower.T @ of_draws @ lower)
-    half = jax.scipy.linalg.solve_triangular(lower, vectors, trans=1, lower=True)
-    values, vectors = jnp.linalg.eigh((half * jnp.sqrt(jnp.maximum(values, 0.0))) @ half.T)
-    real = jnp.finfo(values.dtype)
-    log_values = jnp.log(jnp.maximum(values, real.tiny))
+    values, vectors = jnp.linalg.eigh(_that_makes_alike(of_slopes, of_draws))
+    log_values = jnp.log(jnp.maximum(values, jnp.finfo(values.dtype).tiny))
     most = jnp.log(_TRUST)
+    # most directions have about one variance, which goes to the scale
     usual = jnp.clip(jnp.median(log_values), -most, most)
     far = jnp.argsort(-jnp.abs(log_values - usual))[:rank]
     before = 2 * jnp.abs(jnp.log(diagonal.stretch)).max()
@@ -179,6 +176,14 @@ def by_axes(diagonal: Metric, draws: Array, slopes: Array, weight: Array) -> Met
         axes=jnp.where(fine, axes, diagonal.axes),
         stretch=jnp.where(fine, stretch, diagonal.stretch),
     )
+
+
+def _that_makes_alike(first: Array, second: Array) -> Array:
+    r"""Symmetric positive definite :math:`C` with :math:`C A C = B` for two others."""
+    lower = jnp.linalg.cholesky(first)
+    values, vectors = jnp.linalg.eigh(lower.T @ second @ lower)
+    half = jax.scipy.linalg.solve_triangular(lower, vectors, trans=1, lower=True)
+    return (half * jnp.sqrt(jnp.maximum(values, 0.0))) @ half.T
 
 
 def _principal(rows: Array, rank: int) -> Array:
