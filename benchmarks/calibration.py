@@ -169,6 +169,7 @@ ENGINES = {
 LONGER = {
     ("feature_saliency", "gibbs"): replace(ENGINES["gibbs"], thinning=10),
     ("feature_saliency", "nuts"): replace(ENGINES["nuts"], num_warmup=500, num_samples=2000),
+    ("feature_saliency", "mclmc"): replace(ENGINES["mclmc"], num_warmup=500, num_samples=2000),
 }
 """Where these settings do not mix: which values are relevant changes rarely."""
 
