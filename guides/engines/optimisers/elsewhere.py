@@ -145,7 +145,8 @@ def mass_elsewhere(problem: Problem, draws: Mapping[str, NDArray], seed: int) ->
     if width > _MOST_COORDINATES or number < _STARTS[0] or total < _PER_COORDINATE * width:
         return None
     rng = np.random.default_rng([seed, 7])
-    seen = {name: v[rng.permutation(total)[:_DRAWS]] for name, v in own.items()}
+    some = rng.permutation(total)[:_DRAWS]  # the same of all sites, which may depend on each other
+    seen = {name: v[some] for name, v in own.items()}
     outward = partial(_run, "elsewhere-start", _starting, problem)
     template = {name: np.zeros(free.shape, free.dtype) for name, free in shapes.items()}
     slopes = _slopes(problem, template, width)
@@ -156,7 +157,8 @@ def mass_elsewhere(problem: Problem, draws: Mapping[str, NDArray], seed: int) ->
     starts = centre + _WIDER * rng.normal(size=(number, width)) @ root.T
     known = prior_draws(latent, seed, number // 2)
     if known:
-        given = {n: v[rng.integers(len(v), size=number // 2)] for n, v in seen.items()}
+        again = rng.integers(len(some), size=number // 2)
+        given = {name: v[again] for name, v in seen.items()}
         starts[::2][: number // 2] = outward(given | known)
     height, slope = slopes(starts)
     usable = np.isfinite(height) & np.isfinite(slope).all(axis=1)

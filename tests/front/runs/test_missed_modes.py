@@ -1,10 +1,13 @@
 """Samplers that start at one mode say so where the search for it found another one."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
 
 import sidebayes as sb
 from tests.reference.posteriors import EXACT
@@ -84,3 +87,22 @@ def test_copies_of_a_mode_by_a_renumbering_are_not_missed():
     known = EXACT["three_components"]()
     fit = sb.fit(known.model, *known.data, engine="laplace", progress=False, **known.options)
     assert "a search" not in fit.verdict[1]
+
+
+def line(x: Annotated[ArrayLike, "rows"], y: Annotated[ArrayLike, "rows"]):
+    intercept = numpyro.sample("intercept", dist.Normal(0.0, 10.0))
+    slope = numpyro.sample("slope", dist.Normal(0.0, 10.0))
+    noise = numpyro.sample("noise", dist.HalfNormal(5.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(intercept + slope * x, noise), obs=y)
+
+
+def test_sites_that_depend_on_each_other_are_no_missed_mode():
+    """Values of one site beside those of another draw have a density far below that of draws."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(66.0, 4.0, 150)  # not centred: intercept and slope all but determine each other
+    y = 3.0 + 0.5 * x + rng.normal(size=150)
+    for seed in range(3):
+        engine = sb.NUTS(num_warmup=300, num_samples=500, num_chains=2, dense_mass="low_rank")
+        fit = sb.fit(line, x, y, engine=engine, seed=seed, progress=False)
+        assert "found a mode that draws missed" not in fit.status.message
