@@ -93,9 +93,13 @@ class Hamiltonian(KeptEngine, ABC):
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         """Statistics of the trajectories, and what to say about them."""
 
+    def _check(self, problem: Problem) -> None:
+        """Refuse models that the engine cannot sample."""
+        refuse_restricted(problem)
+
     def prepare(self, problem: Problem) -> None:
         """See `Engine.prepare`."""
-        refuse_restricted(problem)
+        self._check(problem)
         given = *chain_shapes(problem, self._per_group), problem.args
         if not compile_ahead(*self._asked("hmc-begin", problem), *given, once=True):
             return  # tracing it for its shapes would take longer than it saves
@@ -120,7 +124,7 @@ class Hamiltonian(KeptEngine, ABC):
         FitError
             If the log density is not finite where a chain starts, naming the sites to blame.
         """
-        refuse_restricted(problem)
+        self._check(problem)
         approximate = approximation(problem)
         latent_supports(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from numpy.typing import NDArray
 
 from sidebayes.common.fields import Positive, Share
 
-from ..base import KEEPS_NOTHING, EngineResult, Keeper, Problem
+from ..base import Problem
 from ..problem.density import free_shapes
 from .hamiltonian.paths import MOST_STEPS, isokinetic
 from .mcmc import Hamiltonian, steps_remark
@@ -28,7 +28,7 @@ class MCLMC(Hamiltonian):
     fast: in many dimensions, they need fewer gradients than those of `HMC`. Noise turns their direction too.
     Each is accepted or rejected at its end, so that there is no bias from the step size. Its length is
     uniform between zero and twice the mean. Warm-up is as in `HMC`. This needs blackjax:
-    pip install 'sidebayes[sampling]'.
+    pip install 'sidebayes[sampling]'. A single coordinate, on which no direction can turn, is refused.
 
     Parameters
     ----------
@@ -54,33 +54,11 @@ class MCLMC(Hamiltonian):
     name: ClassVar[str] = "mclmc"
     by_slopes: ClassVar[bool] = False
 
-    def prepare(self, problem: Problem) -> None:
-        """See `Engine.prepare`."""
-        _check(problem)
-        super().prepare(problem)
-
-    def run(
-        self,
-        problem: Problem,
-        *,
-        seed: int = 0,
-        init: Mapping[str, Any] | None = None,
-        progress: bool = True,
-        keep: Keeper = KEEPS_NOTHING,
-    ) -> EngineResult:
-        """Sample; see `Engine.run`.
-
-        Raises
-        ------
-        ImportError
-            If blackjax is not installed.
-        ValueError
-            If there is a single coordinate, on which no direction can turn.
-        FitError
-            If the log density is not finite where a chain starts, naming the sites to blame.
-        """
-        _check(problem)
-        return super().run(problem, seed=seed, init=init, progress=progress, keep=keep)
+    def _check(self, problem: Problem) -> None:
+        super()._check(problem)
+        load_blackjax("MCLMC")
+        if sum(math.prod(free.shape) for free in free_shapes(problem).values()) < 2:
+            raise ValueError("MCLMC needs at least two coordinates, and there is one; use NUTS")
 
     @property
     def _reach(self) -> float:
@@ -92,9 +70,3 @@ class MCLMC(Hamiltonian):
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         return {}, steps_remark(stats["n_steps"], "gradients", 2 * MOST_STEPS)
-
-
-def _check(problem: Problem) -> None:
-    load_blackjax("MCLMC")
-    if sum(math.prod(free.shape) for free in free_shapes(problem).values()) < 2:
-        raise ValueError("MCLMC needs at least two coordinates, and there is one; use NUTS")
