@@ -50,6 +50,9 @@ from .failures import all_collapsed, nowhere_finite
 
 __all__ = ["EM", "EMState"]
 
+_TO_THE_END = 1000
+"""Gradients of an M-step at most where nothing is latent, so that no E-step follows it."""
+
 
 class EMState(NamedTuple):
     """State of a single run of EM between two steps.
@@ -115,7 +118,7 @@ class EM(KeptEngine):
         aside.
     num_inner_steps : int
         Maximum number of gradients of L-BFGS in an M-step without closed form, or for a restricted
-        posterior.
+        posterior. Where nothing is latent, an M-step goes to the end.
 
     References
     ----------
@@ -292,7 +295,8 @@ class EM(KeptEngine):
         numeric = _numeric(plan)
         if not numeric:
             return new
-        return raise_surrogate(problem, new, args, state.expected, self.num_inner_steps, numeric)
+        num_steps = self.num_inner_steps if state.expected else _TO_THE_END
+        return raise_surrogate(problem, new, args, state.expected, num_steps, numeric)
 
     def _begin(self, starts: dict[str, Any]) -> _Climb:
         """State of every start before its first E-step."""
