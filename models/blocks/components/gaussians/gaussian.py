@@ -134,19 +134,21 @@ def _scaled_distances(points: Array, means: Array, inverse: Array) -> Array:
 @partial(_scaled_distances.defjvp, symbolic_zeros=True)
 def _(values: tuple[Array, ...], changes: tuple) -> tuple[Array, Array]:
     points, means, inverse = values
-    moved, shifted, scaled = changes
-    middle = lax.stop_gradient(means.mean(axis=0))  # as in `Gaussian`
+    moved, shifted, scaled = (
+        jnp.zeros(change.shape, change.dtype) if isinstance(change, SymbolicZero) else change
+        for change in changes
+    )
+    middle = lax.stop_gradient(points.mean(axis=0))  # as in `Gaussian`
     x, m, precision = points - middle, means - middle, inverse**2
-    change = jnp.zeros((len(points), len(means)), points.dtype)
-    if not isinstance(scaled, SymbolicZero):
-        own = inverse * scaled
-        change += x**2 @ own.T - 2 * x @ (own * m).T + (own * m**2).sum(axis=-1)
-    if not isinstance(shifted, SymbolicZero):
-        own = precision * shifted
-        change += (own * m).sum(axis=-1) - x @ own.T
-    if not isinstance(moved, SymbolicZero):
-        change += (x * moved) @ precision.T - moved @ (precision * m).T
-    return _scaled_distances(points, means, inverse), 2 * change
+    square, pull = 2 * inverse * scaled, precision * shifted
+    linear = square * m + pull
+    constant = (m * (linear + pull)).sum(axis=-1, keepdims=True)
+    # one product; the features do not depend on the parameters, so that loops find them once
+    features = jnp.concatenate([x**2, x, jnp.ones_like(x[:, :1])], axis=1)
+    change = features @ jnp.concatenate([square, -2 * linear, constant], axis=1).T
+    if not isinstance(changes[0], SymbolicZero):
+        change += 2 * ((x * moved) @ precision.T - moved @ (precision * m).T)
+    return _scaled_distances(points, means, inverse), change
 
 
 def whitening(scale_tril: Array) -> tuple[Array, Array]:
