@@ -7,19 +7,49 @@ with all rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-__all__ = ["ROWS", "map_rows", "sum_rows"]
+__all__ = ["ROWS", "Turns", "in_turns", "map_rows", "sum_rows"]
 
 ROWS = "rows"
 """Name of the axis of a mesh whose devices hold shares of the rows."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Turns:
+    """Chunks of data that one device visits: the first of them, and every `step`-th from there on."""
+
+    first: Any
+    step: int = field(metadata={"static": True})
+
+    def chunk(self, turn: Array) -> Array:
+        """Number of the chunk that is visited in a turn."""
+        return self.first + self.step * turn
+
+    def number(self, num_chunks: Any) -> Any:
+        """How many there are of some chunks."""
+        return (num_chunks - self.first + self.step - 1) // self.step
+
+    def most(self, num_chunks: int) -> int:
+        """How many any device visits of some chunks."""
+        return -(-num_chunks // self.step)
+
+    def once(self, fn: Callable[[], Any]) -> Any:
+        """What a function returns, on the device that visits chunk 0; zeros on all others."""
+        if self.step == 1:
+            return fn()
+        shapes = jax.eval_shape(fn)
+        blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return lax.cond(self.first == 0, fn, lambda: blank)
 
 
 def sum_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
@@ -62,6 +92,41 @@ def map_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
     padded = -(-total // number) * number
     found = _in_shares(lambda r, s: fn(r, *s), PartitionSpec(ROWS), rows, padded, shared)
     return jax.tree.map(lambda part: part[:total], found)
+
+
+def in_turns(fn: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, Any]:
+    """Visit chunks of data that lie on every device, each of which takes its turn.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(turns, *shared)`` visits the chunks that `Turns` name, and returns arrays to be added up, and
+        arrays with an axis of `Turns.most` chunks in front.
+    *shared : pytrees of Array
+
+    Returns
+    -------
+    sums : pytree
+    kept : pytree
+        In the order of the chunks, of which there may be spare ones at the end.
+    """
+    number = _num_shares()
+    if number == 1:
+        return fn(Turns(0, 1), *shared)
+
+    def own(*shared: Any) -> tuple[Any, Any]:
+        sums, kept = fn(Turns(lax.axis_index(ROWS), number), *shared)
+        return jax.tree.map(lambda part: lax.psum(part, ROWS), sums), kept
+
+    out = PartitionSpec(), PartitionSpec(ROWS)
+    run = jax.shard_map(own, in_specs=PartitionSpec(), out_specs=out, check_vma=False)
+    sums, kept = run(*shared)
+
+    def in_order(part: Any) -> Any:
+        own = part.reshape(number, -1, *part.shape[1:])
+        return jnp.swapaxes(own, 0, 1).reshape(part.shape)
+
+    return sums, jax.tree.map(in_order, kept)
 
 
 def _in_shares(fn: Callable, out: PartitionSpec, rows: Any, size: int, shared: tuple) -> Any:

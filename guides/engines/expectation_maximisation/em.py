@@ -177,7 +177,7 @@ class EM(KeptEngine):
             state = self._begin(starts)
             kept = self.num_restarts if init is None else len(state.code)
             fixed = (
-                in_shares(problem, kept),
+                in_shares(problem, kept, plan.one_pass),
                 np.asarray(self.tol, float),
                 np.asarray(self.max_steps),
             )

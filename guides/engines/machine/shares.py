@@ -24,16 +24,28 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from sidebayes.models.blocks.row_shares import ROWS
 
-__all__ = ["Spread", "divided", "is_spread", "on_devices", "replicated", "spread", "whole"]
+__all__ = [
+    "Spread",
+    "divided",
+    "is_spread",
+    "on_devices",
+    "on_each",
+    "replicated",
+    "spread",
+    "whole",
+]
 
 _NUM_SHARES = 8
 """Devices that a processor is taken for."""
+
+_LINE = 64
+"""Bytes at whose multiples memory begins that XLA does not copy."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Spread:
-    """A table whose rows are divided among devices.
+    """A table whose rows are divided among devices, or which lies whole on each.
 
     Attributes
     ----------
@@ -82,6 +94,36 @@ def spread(args: tuple) -> tuple:
     return tuple(map(one, args))
 
 
+def on_each(args: tuple) -> tuple:
+    """Data of a model, whole on every device; those of a processor share the memory of one copy."""
+    mesh = _mesh()
+    if mesh is None:
+        return args
+    where = NamedSharding(mesh, PartitionSpec())
+
+    def place(leaf: Any) -> Any:
+        return jax.device_put(_aligned(leaf), where) if hasattr(leaf, "shape") else leaf
+
+    def one(arg: Any) -> Any:
+        if hasattr(arg, "shape") and np.ndim(arg):
+            return Spread(place(arg), len(arg))
+        return jax.tree.map(place, arg)
+
+    return tuple(map(one, args))
+
+
+def _aligned(leaf: Any) -> np.ndarray:
+    """An array where XLA takes memory as it is, in place of a copy for each device."""
+    given = np.asarray(leaf, jax.typeof(leaf).dtype)
+    if not given.size or (given.ctypes.data % _LINE == 0 and given.flags.c_contiguous):
+        return given
+    memory = np.empty(given.nbytes + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    copy = memory[start:][: given.nbytes].view(given.dtype).reshape(given.shape)
+    copy[...] = given
+    return copy
+
+
 def is_spread(args: Any) -> bool:
     """Whether some table among the arguments of a program is `Spread`."""
     return any(isinstance(leaf, Spread) for leaf in _leaves(args))
@@ -115,7 +157,7 @@ def on_devices(args: Any) -> Any:
         return jax.device_put(args)
 
     def place(leaf: Any) -> Any:
-        if _is_spread(leaf):
+        if _is_spread(leaf) or getattr(leaf, "sharding", None) == where:
             return leaf
         value = np.asarray(leaf, jax.typeof(leaf).dtype)
         # unlike `device_put`, this does not ask other processes whether their value is the same

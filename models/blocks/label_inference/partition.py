@@ -11,18 +11,21 @@ probability that two linked labels agree (Lu 2008, section 2.6; star and tree fo
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ..row_shares import Turns, in_turns
 from .approximate import Exact, Inference, as_inference
 from .buckets import eliminate
 from .colouring import Colouring
 from .label_graph import LabelGraph
 from .potentials import bounded, edge_potentials, finite, peaks
 from .sweep import reorder, sweep
-from .trees.lanes import lane_sums
+from .trees.lanes import lane_sums, lane_total
 from .trees.potts import BEST, DRAW, FORBIDDEN, SUM, Reduce
 
 __all__ = [
@@ -77,6 +80,10 @@ def log_partition(
     ValueError
         If a connected set is too wide for exact elimination and no approximation is named.
     """
+    if unary is None and graph.lanes is not None and not graph.contracted:
+        log_weights = jnp.asarray(log_weights)
+        if log_weights.ndim == 1:
+            return _alike(graph, log_weights, pair_weights, inference)
     parts, peak = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
     value = sum(value.sum() for value, _ in parts)
     return jnp.where(value < FORBIDDEN / 2, -jnp.inf, value + peak.sum())
@@ -349,6 +356,32 @@ def log_partition_in_order(
     relative = bounded(belief - peak[:, None])
     parts = _ordered(relative, edge_weights, graph, method, SUM, None, None)
     return sum(value.sum() for value, _ in parts) + peak.sum()
+
+
+def _alike(graph: LabelGraph, log_weights: Array, pair_weights, inference) -> Array:
+    """`log_partition` of points that all have the log mixing weights for potentials."""
+    weights = graph.pair_weights if pair_weights is None else pair_weights
+    edge_weights = edge_potentials(jnp.asarray(weights), graph)
+    log_weights = jnp.maximum(log_weights, FORBIDDEN)
+    value, _ = in_turns(partial(_alike_in_turns, inference), graph, log_weights, edge_weights)
+    assert graph.lanes is not None
+    value += graph.lanes.num_alone * jax.nn.logsumexp(log_weights)
+    return jnp.where(value < FORBIDDEN / 2, -jnp.inf, value)
+
+
+def _alike_in_turns(
+    inference: str | Inference,
+    turns: Turns,
+    graph: LabelGraph,
+    log_weights: Array,
+    edge_weights: Array,
+) -> tuple[Array, tuple]:
+    def ordered() -> Array:
+        belief = jnp.broadcast_to(log_weights, (len(graph.order), len(log_weights)))
+        return log_partition_in_order(belief, edge_weights, graph, inference)
+
+    small = lane_total(log_weights, edge_weights, graph.lanes, turns)
+    return small + turns.once(ordered), ()
 
 
 def _approximate(

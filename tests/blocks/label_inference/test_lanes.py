@@ -109,6 +109,30 @@ def test_modes_and_curvature_in_lanes(monkeypatch):
     np.testing.assert_allclose(curve(graphs[0]), curve(graphs[1]), rtol=1e-10)
 
 
+def test_sums_without_data_in_lanes(monkeypatch):
+    """Values, slopes and curvature of the normaliser of a field."""
+    links = forest(hard=False)
+    links = Links(links.pairs, links.weights, links.num_points + 3)  # points without links
+    log_weights = np.log([0.5, 0.3, 0.2])
+
+    def all_of(graph):
+        def total(log_weights, weights):
+            return partition.log_partition(None, graph, log_weights, weights)
+
+        given = log_weights, graph.pair_weights
+        value, slopes = jax.jit(jax.value_and_grad(total, argnums=(0, 1)))(*given)
+        return value, *slopes, jax.jit(jax.jacfwd(jax.grad(total)))(*given)
+
+    for one, other in zip(*map(all_of, both(links, monkeypatch)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_no_clusters_for_a_link_leave_no_field(monkeypatch):
+    always(monkeypatch)
+    graph = LabelGraph.build(Links([(0, 1)], -np.inf, 5), 5)
+    assert partition.log_partition(None, graph, np.array([0.0, -np.inf])) == -np.inf
+
+
 def test_draws_in_lanes_have_the_marginals(monkeypatch):
     links = forest(hard=False)
     _, graph = both(links, monkeypatch)

@@ -8,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.machine.shares import Spread
+from sidebayes.guides.engines.machine.shares import Spread, on_each
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.engines.steps import row_tables
 from sidebayes.guides.engines.steps.row_tables import in_shares
+from sidebayes.models.blocks.components.gaussians import linked_pass
+from sidebayes.models.blocks.label_inference import label_graph
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import ppc
@@ -101,6 +103,70 @@ def test_linked_points_stay_whole(always):
     graph = LabelGraph.build(links, 100)
     linked = Problem(ppc, (x, graph), {"num_clusters": 3})
     assert in_shares(linked, 1)[0] is x
+
+
+@pytest.fixture
+def in_lanes(monkeypatch):
+    """Small trees stand in lanes in graphs of any size, and there are many chunks."""
+    monkeypatch.setattr(label_graph, "WIDTH", 8)
+    monkeypatch.setattr(linked_pass, "CHUNK", 64)
+    monkeypatch.setattr(label_graph, "MANY_NODES", 1)
+    monkeypatch.setattr(label_graph, "FEW_NODES", 1)
+
+
+def linked_rows(number=3001):
+    """Rows, pairs of which few are in trees too large for a lane, and in loops, and a start."""
+    x, rng = rows(number), np.random.default_rng(1)
+    pairs = rng.choice(number, (number // 4, 2))
+    pairs = np.concatenate([pairs[pairs[:, 0] != pairs[:, 1]], [(0, 1), (1, 2), (0, 2)]])
+    same = np.linalg.norm(x[pairs[:, 0]] - x[pairs[:, 1]], axis=1) < 4
+    mean = np.array([[0.0, 0, 0], [5, 1, 0], [1, 6, 0]])
+    start = {"mean": mean, "covariance": np.stack([np.eye(3)] * 3), "weights": np.ones(3) / 3}
+    return x, sb.Links(pairs, np.where(same, 1.5, -1.0), number), start
+
+
+@pytest.mark.parametrize(
+    ("reading", "flip_rate"), [("field", None), ("relation", None), ("relation", "learned")]
+)
+def test_em_of_linked_points_in_turns_is_em(reading, flip_rate, in_lanes, monkeypatch):
+    x, links, start = linked_rows()
+    graph = LabelGraph.build(links, len(x), 3)
+    assert graph.sums_loops
+    assert graph.peeling.num_rows > 0
+
+    def fit():
+        engine = sb.EM(max_steps=8)
+        given = {"reading": reading, "flip_rate": flip_rate, "num_clusters": 3}
+        return sb.fit("ppc", x, links, engine=engine, init=start, progress=False, **given)
+
+    start = start if flip_rate is None else start | {"flip_rate": np.array(0.2)}
+    one = fit()
+    monkeypatch.setattr(row_tables, "_LARGE", 1)
+    placed = []
+    monkeypatch.setattr(row_tables, "on_each", lambda args: placed.append(1) or on_each(args))
+    many = fit()
+    assert placed
+    np.testing.assert_allclose(many.objective, one.objective, rtol=1e-12)
+    for name, value in one.params.items():
+        np.testing.assert_allclose(many.params[name], value, rtol=1e-8, atol=1e-10)
+
+
+def test_data_on_each_device_are_one_copy(always):
+    x, links, _ = linked_rows()
+    x, graph = x[::2].astype(np.float32), LabelGraph.build(links, len(x), 3)
+    table, placed = on_each((x, graph))
+    shards = [shard.data for shard in table.table.addressable_shards]
+    assert len({shard.unsafe_buffer_pointer() for shard in shards}) == 1
+    np.testing.assert_array_equal(table.table, x)
+    np.testing.assert_array_equal(placed.order, graph.order)
+
+
+def test_large_trees_leave_linked_points_whole(in_lanes, always):
+    number = 3001
+    path = np.column_stack([np.arange(number - 1), np.arange(1, number)])
+    graph = LabelGraph.build(sb.Links(path, np.full(number - 1, 1.0), number), number, 3)
+    linked = Problem(ppc, (rows(number), graph), {"num_clusters": 3})
+    assert in_shares(linked, 1, {"x"}) is linked.args
 
 
 SCRIPT = """

@@ -7,6 +7,7 @@ trees and in loops, are visited three times.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from ...label_inference.label_graph import LabelGraph
 from ...label_inference.potentials import edge_potentials
 from ...label_inference.trees.lanes import Lanes, lane_terms
 from ...label_inference.trees.potts import FORBIDDEN, SUM
+from ...row_shares import Turns, in_turns
 from ...visits import at_a_time
 from .chunks import CHUNK, Moments, about_means, accumulate, by_feature
 from .gaussian import whitening
@@ -78,54 +80,84 @@ def linked_pass(
         See `partition.log_partition`.
     """
     x, mean, scale_tril = checked(x, mean, scale_tril)
-    lanes = graph.lanes
-    assert lanes is not None
+    assert graph.lanes is not None
     log_weights = jnp.maximum(jnp.asarray(log_weights, x.dtype), FORBIDDEN)
     edge_weights, pull = jax.vjp(partial(edge_potentials, graph=graph), pair_weights)
-    precision, log_scale = whitening(scale_tril)
-    centre = jax.nn.softmax(log_weights) @ mean
-    density = partial(log_density, mean=mean, precision=precision, constant=log_weights + log_scale)
-    alone, *sums = _alone(x, lanes, mean, centre, density)
-    (small, *more), agree = _small_trees(x, lanes, mean, centre, density, edge_weights)
-    moments = about_means([a + b for a, b in zip(sums, more, strict=True)], mean, centre)
-
-    rows = x.at[jnp.asarray(graph.order)].get(mode="clip")
-    belief = gaussian_log_prob(rows, mean, scale_tril) + log_weights
-    in_order = partial(partition.log_partition_in_order, graph=graph, inference=inference)
-    large, (share, edge_slope) = jax.value_and_grad(in_order, argnums=(0, 1))(belief, edge_weights)
-    moments = jax.tree.map(jnp.add, moments, weighted_moments(rows, share, mean))
-    total = alone + small + large
-    in_lanes = agree.reshape(-1).at[lanes.cell_of_edge].get(mode="fill", fill_value=0.0)
+    given = x, graph, log_weights, edge_weights, mean, scale_tril
+    (total, sums, ordered, edge_slope), agree = in_turns(partial(_one_device, inference), *given)
+    moments = about_means(sums, mean, jax.nn.softmax(log_weights) @ mean)
+    moments = jax.tree.map(jnp.add, moments, ordered)
+    in_lanes = agree.reshape(-1).at[graph.lanes.cell_of_edge].get(mode="fill", fill_value=0.0)
     return LinkedPass(
         jnp.where(total < FORBIDDEN / 2, -jnp.inf, total), moments, pull(edge_slope + in_lanes)[0]
     )
 
 
-def _alone(x: Array, lanes: Lanes, mean: Array, centre: Array, density) -> tuple:
+def _one_device(
+    inference: str | Inference,
+    turns: Turns,
+    x: Array,
+    graph: LabelGraph,
+    log_weights: Array,
+    edge_weights: Array,
+    mean: Array,
+    scale_tril: Array,
+) -> tuple[tuple, Array]:
+    """What the chunks of one device add to the pass; large trees and loops belong to chunk 0."""
+    lanes = graph.lanes
+    assert lanes is not None
+    precision, log_scale = whitening(scale_tril)
+    centre = jax.nn.softmax(log_weights) @ mean
+    density = partial(log_density, mean=mean, precision=precision, constant=log_weights + log_scale)
+    alone, *sums = _alone(turns, x, lanes, mean, centre, density)
+    trees = _small_trees(turns, x, lanes, mean, centre, density, edge_weights)
+    (small, *more), agree = trees
+
+    def ordered() -> tuple[Array, Moments, Array]:
+        rows = x.at[jnp.asarray(graph.order)].get(mode="clip")
+        belief = gaussian_log_prob(rows, mean, scale_tril) + log_weights
+        in_order = partial(partition.log_partition_in_order, graph=graph, inference=inference)
+        value, (share, slope) = jax.value_and_grad(in_order, argnums=(0, 1))(belief, edge_weights)
+        return value, weighted_moments(rows, share, mean), slope
+
+    large, moments, slope = turns.once(ordered)
+    total = alone + small + large
+    return (total, [a + b for a, b in zip(sums, more, strict=True)], moments, slope), agree
+
+
+def _alone(
+    turns: Turns, x: Array, lanes: Lanes, mean: Array, centre: Array, density: Callable
+) -> tuple:
     """Log likelihood and sums of moments of the points without links."""
     size = at_a_time(CHUNK)
     nodes = jnp.pad(jnp.asarray(lanes.alone), (0, size), constant_values=len(x))
 
     def pick(number: Array) -> tuple[Array, Array, None]:
-        rows = lax.dynamic_slice_in_dim(nodes, number * size, size)
+        rows = lax.dynamic_slice_in_dim(nodes, turns.chunk(number) * size, size)
         return *_gathered(x, rows), None
 
     def visit(points: Array, live: Array, _: None) -> tuple[Array, Array, None]:
         return *mixed(density(points), live), None
 
     number = -(-jnp.asarray(lanes.num_alone) // size)
-    return accumulate(number, pick, mean, centre, visit, jnp.zeros((), x.dtype))[0]
+    return accumulate(turns.number(number), pick, mean, centre, visit, jnp.zeros((), x.dtype))[0]
 
 
 def _small_trees(
-    x: Array, lanes: Lanes, mean: Array, centre: Array, density, edge_weights: Array
+    turns: Turns,
+    x: Array,
+    lanes: Lanes,
+    mean: Array,
+    centre: Array,
+    density: Callable,
+    edge_weights: Array,
 ) -> tuple[tuple, Array]:
     """Log partition function and sums of moments; slopes in the weight of the edge of each cell."""
     num_chunks, num_clusters = len(lanes.node), len(mean)
 
     def pick(number: Array) -> tuple[Array, Array, tuple]:
         node, parent, edge = (
-            jnp.asarray(a)[number] for a in (lanes.node, lanes.parent, lanes.edge)
+            jnp.asarray(a)[turns.chunk(number)] for a in (lanes.node, lanes.parent, lanes.edge)
         )
         return *_gathered(x, node.reshape(-1)), (parent, edge_weights[edge])
 
@@ -139,8 +171,9 @@ def _small_trees(
         value = terms.sum() + jnp.where(live > 0, peak, 0.0).sum()
         return value, share.reshape(num_clusters, -1), agree
 
-    blank, agree = jnp.zeros((), x.dtype), jnp.zeros(lanes.node.shape, x.dtype)
-    return accumulate(num_chunks, pick, mean, centre, visit, blank, agree)
+    kept = turns.most(num_chunks), *lanes.node.shape[1:]
+    blank, agree = jnp.zeros((), x.dtype), jnp.zeros(kept, x.dtype)
+    return accumulate(turns.number(num_chunks), pick, mean, centre, visit, blank, agree)
 
 
 def _gathered(x: Array, rows: Array) -> tuple[Array, Array]:

@@ -19,9 +19,20 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...row_shares import Turns
 from .potts import SUM, Reduce, message_and_sum, reduced_message
 
-__all__ = ["LEVELS", "ROOT", "SLOTS", "SPARE", "WIDTH", "Lanes", "lane_sums", "lane_terms"]
+__all__ = [
+    "LEVELS",
+    "ROOT",
+    "SLOTS",
+    "SPARE",
+    "WIDTH",
+    "Lanes",
+    "lane_sums",
+    "lane_terms",
+    "lane_total",
+]
 
 LEVELS = ((0, 4), (4, 6), (6, 7), (7, 8))
 """First slot of each level, and the first beyond it."""
@@ -218,6 +229,54 @@ def _backward(reduce: Reduce, saved, cotangent: Array):
 
 
 lane_sums.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def lane_total(log_weights: Array, edge_weights: Array, lanes: Lanes, turns: Turns) -> Array:
+    """Sum of `lane_sums` where the potentials of all nodes are the same, over the chunks of one device.
+
+    Parameters
+    ----------
+    log_weights : Array, shape (num_clusters,)
+        Log-potentials of each node.
+    edge_weights : Array, shape (num_edges + 2,)
+    lanes : Lanes
+    turns : Turns
+
+    Returns
+    -------
+    Array, shape ()
+    """
+    return _total_forward(log_weights, edge_weights, lanes, turns)[0]
+
+
+@jax.jit
+def _total_forward(log_weights, edge_weights, lanes: Lanes, turns: Turns):
+    number, *cells = lanes.node.shape
+    belief = jnp.broadcast_to(log_weights[:, None, None], (len(log_weights), *cells))
+
+    def add(turn: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        total, slopes, kept = carry
+        chunk = turns.chunk(turn)
+        weight = edge_weights[jnp.asarray(lanes.edge)[chunk]]
+        found = lane_terms(SUM, belief, weight, jnp.asarray(lanes.parent)[chunk])
+        terms, slope, weight_slope = found
+        kept = kept.at[chunk].set(weight_slope)
+        return total + terms.sum(), slopes + slope.sum(axis=(1, 2)), kept
+
+    kept = jnp.zeros(lanes.node.shape, belief.dtype)
+    zero = jnp.zeros((), belief.dtype), jnp.zeros_like(log_weights), kept
+    total, slope, weight_slope = lax.fori_loop(0, turns.number(number), add, zero)
+    return total, (slope, weight_slope.reshape(-1), lanes)
+
+
+def _total_backward(saved: tuple[Array, Array, Lanes], cotangent: Array):
+    slope, weight_slope, lanes = saved
+    by_edge = cotangent * _fill(weight_slope, lanes.cell_of_edge)
+    return cotangent * slope, by_edge, None, None
+
+
+lane_total.defvjp(_total_forward, _total_backward)
 
 
 def _fill(values: Array, rows: Array) -> Array:
