@@ -13,6 +13,7 @@ import tracemalloc
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sidebayes.guides.engines.steps import row_tables
 from sidebayes.models.blocks.components.gaussians.gaussian_stats import (
     gaussian_log_prob,
     gaussian_pass,
@@ -196,6 +197,38 @@ def approximate_e_step() -> dict[str, float]:
     return ratios
 
 
+def linked_fits(num_links: int = 300_000) -> None:
+    """Seconds of a step of EM of overlapping clusters, on one device and on all cores."""
+    rng = np.random.default_rng(0)
+    size = NUM_CLUSTERS, NUM_FEATURES
+    mean = 0.8 * rng.normal(size=size)
+    labels = rng.integers(NUM_CLUSTERS, size=NUM_POINTS)
+    x = mean[labels] + rng.normal(size=(NUM_POINTS, NUM_FEATURES))
+    links = sb.simulate_links(labels, num_links, weight=2.0)
+    start = {
+        "weights": np.full(NUM_CLUSTERS, 1 / NUM_CLUSTERS),
+        "mean": mean + 0.3 * rng.normal(size=size),
+        "covariance": np.stack([2 * np.eye(NUM_FEATURES)] * NUM_CLUSTERS),
+    }
+    least = row_tables._LARGE
+
+    def seconds(num_steps: int, reading: str) -> float:
+        engine = sb.EM(max_steps=num_steps, tol=0)
+        given = {"num_clusters": NUM_CLUSTERS, "reading": reading, "engine": engine}
+        found = sb.fit("ppc", x, links, init=start, progress=False, **given)
+        assert found.objective.shape[1] >= num_steps
+        return found.seconds["run"]
+
+    for reading in ("relation", "field"):
+        taken = {}
+        for where, row_tables._LARGE in (("one device", np.inf), ("all cores", least)):
+            seconds(5, reading)  # compiles
+            taken[where] = (seconds(25, reading) - seconds(5, reading)) / 20
+        shown = ", ".join(f"{value:.3f} s on {where}" for where, value in taken.items())
+        print(f"a step of EM, {num_links:,} links as a {reading}: {shown}")
+    row_tables._LARGE = least
+
+
 def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
@@ -208,4 +241,5 @@ if __name__ == "__main__":
             giant_loop()
         exact_e_step()
         approximate_e_step()
+        linked_fits()
         print(f"peak memory {peak():.2f} GiB")

@@ -11,8 +11,6 @@ probability that two linked labels agree (Lu 2008, section 2.6; star and tree fo
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -363,25 +361,19 @@ def _alike(graph: LabelGraph, log_weights: Array, pair_weights, inference) -> Ar
     weights = graph.pair_weights if pair_weights is None else pair_weights
     edge_weights = edge_potentials(jnp.asarray(weights), graph)
     log_weights = jnp.maximum(log_weights, FORBIDDEN)
-    value, _ = in_turns(partial(_alike_in_turns, inference), graph, log_weights, edge_weights)
+
+    def one_device(turns: Turns, graph: LabelGraph, *factors: Array) -> tuple[Array, tuple]:
+        def ordered() -> Array:
+            belief = jnp.broadcast_to(factors[0], (len(graph.order), len(factors[0])))
+            return log_partition_in_order(belief, factors[1], graph, inference)
+
+        assert graph.lanes is not None
+        return lane_total(*factors, graph.lanes, turns) + turns.once(ordered), ()
+
+    value, _ = in_turns(one_device, graph, log_weights, edge_weights)
     assert graph.lanes is not None
     value += graph.lanes.num_alone * jax.nn.logsumexp(log_weights)
     return jnp.where(value < FORBIDDEN / 2, -jnp.inf, value)
-
-
-def _alike_in_turns(
-    inference: str | Inference,
-    turns: Turns,
-    graph: LabelGraph,
-    log_weights: Array,
-    edge_weights: Array,
-) -> tuple[Array, tuple]:
-    def ordered() -> Array:
-        belief = jnp.broadcast_to(log_weights, (len(graph.order), len(log_weights)))
-        return log_partition_in_order(belief, edge_weights, graph, inference)
-
-    small = lane_total(log_weights, edge_weights, graph.lanes, turns)
-    return small + turns.once(ordered), ()
 
 
 def _approximate(
