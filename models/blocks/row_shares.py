@@ -1,4 +1,4 @@
-"""Rows of a table in equal shares, one per device, where a mesh of devices divides them.
+"""Rows of a table in equal shares, or chunks of data taken in turns, where there is a mesh of devices.
 
 `guides.engines.machine.shares` chooses that mesh. Without one, everything here calls its function once,
 with all rows.

@@ -6,6 +6,8 @@ find. Settings of JAX would have to be changed before it starts to have such dev
 client of their own, so that the user's settings and arrays stay as they are. The number of shares is fixed,
 so that results do not depend on the number of cores.
 
+Linked points cannot be divided by rows. Their data lie whole on each device, which takes some chunks of them.
+
 Where JAX has several devices, such as accelerators or those of several processes under `jax.distributed`,
 the rows are divided among them instead.
 """
