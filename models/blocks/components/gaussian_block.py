@@ -30,7 +30,7 @@ from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian_prior import GaussianPrior
 from .gaussians.gaussian import Gaussian, IndependentNormals
 from .gaussians.gaussian_stats import Moments, gaussian_pass, weighted_moments
-from .gaussians.linked_pass import has_pass, linked_pass
+from .gaussians.linked_pass import linked_pass
 from .kmeans_starts import centres_within, scattered_centres
 from .partition_starts import cell_moments, partitions
 from .shift_prior import ComponentPriors
@@ -201,7 +201,7 @@ class GaussianComponents(Block):
         if not isinstance(fn, LinkedMixture) or fn.labels.weights_by_point or fn.groups is not None:
             return False
         graph = fn.labels.graph
-        knows = not graph.num_links or (has_pass(graph) and fn.class_statements() is None)
+        knows = not graph.num_links or (graph.has_lanes and fn.class_statements() is None)
         alike = isinstance(fn.components, Gaussian) and not fn.has_side_factors
         return knows and alike and others <= (_FOUND_WITH_LINKS if graph.num_links else _FOUND)
 

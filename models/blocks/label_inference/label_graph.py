@@ -253,6 +253,11 @@ class LabelGraph:
         )
 
     @property
+    def has_lanes(self) -> bool:
+        """Whether small trees stand in lanes, and each node is a point."""
+        return self.lanes is not None and not self.contracted
+
+    @property
     def num_links(self) -> int:
         """Rows for links, spare ones included; `links` has the links themselves."""
         return self.pairs.shape[0]

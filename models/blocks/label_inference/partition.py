@@ -78,7 +78,7 @@ def log_partition(
     ValueError
         If a connected set is too wide for exact elimination and no approximation is named.
     """
-    if unary is None and graph.lanes is not None and not graph.contracted:
+    if unary is None and log_weights is not None and graph.has_lanes:
         log_weights = jnp.asarray(log_weights)
         if log_weights.ndim == 1:
             return _alike(graph, log_weights, pair_weights, inference)

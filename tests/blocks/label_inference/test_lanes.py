@@ -12,7 +12,7 @@ from sidebayes.models.blocks.components.gaussians.gaussian_stats import (
     gaussian_log_prob,
     weighted_moments,
 )
-from sidebayes.models.blocks.components.gaussians.linked_pass import has_pass, linked_pass
+from sidebayes.models.blocks.components.gaussians.linked_pass import linked_pass
 from sidebayes.models.blocks.label_inference import label_graph, padding, partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.trees.lanes import LEVELS, ROOT, SLOTS, SPARE, WIDTH
@@ -202,7 +202,7 @@ def test_one_pass_equals_three(hard, monkeypatch):
         weights = np.where(np.arange(len(links)) % 5, links.weights, -np.inf)
         links = Links(links.pairs, weights, links.num_points)
     plain, lanes = both(links, monkeypatch)
-    assert has_pass(lanes)
+    assert lanes.has_lanes
     given = data(links)
     x = 30 * given[0]  # far from the clusters, where densities differ by hundreds of nats
     found = jax.jit(one_pass)(x, lanes, *given[1:])

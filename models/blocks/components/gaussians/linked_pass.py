@@ -28,7 +28,7 @@ from .chunks import CHUNK, Moments, about_means, accumulate, by_feature
 from .gaussian import whitening
 from .gaussian_stats import checked, gaussian_log_prob, log_density, mixed, weighted_moments
 
-__all__ = ["LinkedPass", "has_pass", "linked_pass"]
+__all__ = ["LinkedPass", "linked_pass"]
 
 
 class LinkedPass(NamedTuple):
@@ -49,11 +49,6 @@ class LinkedPass(NamedTuple):
     agree: Array
 
 
-def has_pass(graph: LabelGraph) -> bool:
-    """Whether small trees of a graph are in lanes, and each of its nodes is a point."""
-    return graph.lanes is not None and not graph.contracted
-
-
 def linked_pass(
     x: ArrayLike,
     graph: LabelGraph,
@@ -69,7 +64,7 @@ def linked_pass(
     ----------
     x : array_like, shape (num_points, num_features)
     graph : LabelGraph
-        One that `has_pass`.
+        One that `has_lanes`.
     log_weights : array_like, shape (num_clusters,)
     pair_weights : array_like, shape (num_links,)
         Of the links, in place of those of the graph.
