@@ -60,7 +60,7 @@ def pfgl(
     num_clusters, num_classes : int
     prototypes : sequence of (int, int)
         Component and class of each prototype. A component without prototypes has the class shares of
-        the labelled rows.
+        the labelled rows. Each class that is stated needs one, unless there is such a component.
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
         Prior of the components, of prototypes and of scales. Prototypes lie around the centre of the
@@ -78,7 +78,8 @@ def pfgl(
     """
     weights = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior)
-    found = class_prototypes(x, num_clusters, num_classes, prototypes, prior, known)
+    told = known, label_noise
+    found = class_prototypes(x, num_clusters, num_classes, prototypes, prior, *told)
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, num_rows(x, num_points)))
     stated = stated_classes(known, num_classes, label_noise)
     sample_classified(PrototypeMixture(labels, density, found, stated), x, known, label_noise)

@@ -233,6 +233,22 @@ def test_crossed_classes_stall_the_greedy_rule():
     assert len(fit.options["prototypes"]) <= 6
 
 
+@pytest.mark.parametrize("known", [[0, -1, 1, -1], [[True, False, False]] + [[True] * 3] * 3])
+def test_labelled_rows_whose_class_no_prototype_has_are_refused(known):
+    x = np.array([[0.0], [1.0], [2.0], [5.0]])
+    options = {"num_clusters": 1, "num_classes": 3, "engine": sb.EM(max_steps=2)}
+    given = "pfgl", x, np.asarray(known)
+    with pytest.raises(ValueError, match="1 rows: 0.*have the classes 1, 2; .*label_noise"):
+        sb.fit(*given, prototypes=((0, 1), (0, 2)), progress=False, **options)
+    for enough in (
+        {"prototypes": ((0, 1), (0, 0))},
+        {"prototypes": ((0, 1), (0, 2)), "label_noise": 0.1},
+        {"prototypes": ((0, 1), (0, 2)), "num_clusters": 2},
+    ):
+        fit = sb.fit(*given, progress=False, **options | enough)
+        np.testing.assert_allclose(fit.class_probabilities().sum(axis=1), 1.0)
+
+
 def test_growth_needs_a_class():
     with pytest.raises(ValueError, match="no class is known"):
         grown_prototypes(X, np.zeros((NUM_POINTS, 2)), np.ones((NUM_POINTS, 2)), per_component=4)

@@ -22,6 +22,7 @@ from numpyro.distributions.transforms import (
 )
 
 from sidebayes.common.fields import check_integer, plain_array
+from sidebayes.common.magnitudes import listed
 
 from ..block import Block
 from ..components.gaussian_prior import GaussianPrior, resolve_prior
@@ -72,14 +73,22 @@ def class_prototypes(
     prototypes: Sequence[tuple[int, int]],
     prior: str | GaussianPrior,
     known: PartialLabels | None = None,
+    label_noise: float = 0.0,
 ) -> Prototypes:
     """Sample prototypes, shape (num_prototypes, num_features), and a scale for each component.
 
     Components without prototypes have the shares that the classes have among the labelled rows of the fit.
 
     Parameters are those of `pfgl`; scales are sampled as logarithms.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `prototypes` are no pairs in range, or leave a labelled row no class, without `label_noise`.
     """
     clusters, classes = prototype_table(prototypes, num_clusters, num_classes)
+    if not label_noise:
+        _refuse_classless(known, clusters, classes, num_clusters, num_classes)
     block = PrototypeSites(x, num_clusters, num_classes, clusters, classes, prior, known)
     points, scale = block.sample()
     clusters, stated = jnp.asarray(clusters), stated_classes(known, num_classes)
@@ -88,6 +97,27 @@ def class_prototypes(
     table = jnp.tile(shares, (num_clusters, 1))
     bare = without_prototypes(clusters, num_clusters)
     return Prototypes(points, jnp.asarray(classes), clusters, scale, table, bare)
+
+
+def _refuse_classless(
+    known: PartialLabels | None,
+    clusters: Array | NDArray,
+    classes: Array | NDArray,
+    num_clusters: int,
+    num_classes: int,
+) -> None:
+    """Refuse rows that can have none of the classes of prototypes; traced values are not looked at."""
+    if known is None or any(isinstance(v, Tracer) for v in (known.values, clusters, classes)):
+        return
+    if len(np.unique(clusters)) < num_clusters:
+        return  # a component without prototypes has every class
+    offered = np.isin(np.arange(num_classes), classes)
+    bad = np.flatnonzero(~(known.admissible(num_classes) & offered).any(axis=1))
+    if len(bad):
+        raise ValueError(
+            f"no prototype has a class that is stated for {len(bad)} rows: {listed(bad)}. Prototypes have "
+            f"the classes {listed(np.flatnonzero(offered))}; add some of the others, or pass label_noise"
+        )
 
 
 def prototype_prior(prior: GaussianPrior, num_clusters: int) -> tuple[Array, Array]:

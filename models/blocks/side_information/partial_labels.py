@@ -131,20 +131,21 @@ class PartialLabels:
 
     def admissible(self, num_classes: int) -> NDArray[np.bool_]:
         """Mask of possible classes, shape (num_points, num_classes)."""
-        if self.values.ndim == 2:
-            if self.values.shape[1] != num_classes:
-                raise ValueError(
-                    f"labels allow {self.values.shape[1]} classes, the model has {num_classes}"
-                )
-            return self.values
         traced = isinstance(self.values, jax.core.Tracer)  # checked at the door
-        most = -1 if traced else int(np.asarray(self.values).max(initial=-1))
+        values = self.values if traced else np.asarray(self.values)
+        if values.ndim == 2:
+            if values.shape[1] != num_classes:
+                raise ValueError(
+                    f"labels allow {values.shape[1]} classes, the model has {num_classes}"
+                )
+            return values
+        most = -1 if traced else int(values.max(initial=-1))
         if most >= num_classes:
             raise ValueError(
                 f"labels name class {most}, but there are only {num_classes} classes; fit {most + 1} at "
                 "least, or correct the labels"
             )
-        return (self.values[:, None] < 0) | (self.values[:, None] == np.arange(num_classes))
+        return (values[:, None] < 0) | (values[:, None] == np.arange(num_classes))
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         """The values alone."""

@@ -103,7 +103,7 @@ def voted(x, first):
 
 def placed(x, first):
     """`pfgl` of given prototypes."""
-    prototypes = ((0, first), (1, 1), (1, 2 - first))
+    prototypes = ((0, first), (1, 1 - first), (1, 2))
     known = np.where(np.arange(150) % 10 == first, DATA.labels, -1)
     return ("pfgl", x, known), {"prototypes": prototypes, "num_classes": 3}
 
