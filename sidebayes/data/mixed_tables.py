@@ -154,8 +154,11 @@ def _coded(column: pd.Series, levels: tuple) -> NDArray[np.float64]:
                 f"column {column.name!r} holds {column.dtype}, expected numbers; name its kind, "
                 "'category' or 'ordered'"
             ) from None
-    codes = pd.Index(levels).get_indexer(pd.Index(column.astype(object)))
     missing = column.isna().to_numpy()
+    try:
+        codes = pd.Index(levels).get_indexer(pd.Index(column.astype(object)))
+    except TypeError:  # lists and the like, which are no level of any column
+        codes = np.full(len(column), -1)
     unknown = (codes < 0) & ~missing
     if unknown.any():
         raise ValueError(

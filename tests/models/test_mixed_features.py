@@ -374,6 +374,8 @@ def test_kinds_are_those_of_the_columns():
     assert other.levels[5] == (-1, 0, 2, 3)
     with pytest.raises(ValueError, match="column 'town' has the level 'd', which is none of"):
         table.at(frame().assign(town="d"))
+    with pytest.raises(ValueError, match=r"has the level \['a'\], which is none of"):
+        table.at(frame().assign(town=[["a"]] * 4))
     with pytest.raises(
         ValueError, match=r"frame has no columns \['town'\]; pass those of the first"
     ):
