@@ -27,10 +27,11 @@ def measure(num_persons=120, seed=2):
     hazard = 0.06 * np.exp(own @ np.array([-0.12, -1.5]) + 0.6 * carrier)
     diagnosis, end = rng.exponential(1 / hazard), rng.uniform(4, 12, num_persons)
     until = np.minimum(diagnosis, end)
-    visits = [
+    planned = [
         np.concatenate([[0.0], np.arange(1, t) + rng.uniform(-0.3, 0.3, len(np.arange(1, t)))])
         for t in until
     ]
+    visits = [v[v <= t] for v, t in zip(planned, until, strict=True)]
     person = np.repeat(np.arange(num_persons), [len(v) for v in visits])
     years = np.concatenate(visits)
     score = 50 + own[person, 0] + (own[person, 1] - 0.8) * years + rng.normal(0, 2.0, len(person))
@@ -76,7 +77,7 @@ def main():
     scores, persons = measure()
     design = sb.design("score ~ years + (years | person)", scores)
     data = design.survival("Surv(until, diagnosed) ~ carrier", persons, num_intervals=3)
-    fit = sb.fit("joint_survival", **data, engine=sb.NUTS(target_accept=0.9), progress=False)
+    fit = sb.fit("joint_survival", **data, engine=sb.NUTS(target_accept=0.95), progress=False)
     print(fit.status)
     print(fit.summary())
     draw(scores, persons, fit, options.out)

@@ -212,7 +212,8 @@ class Fit(FitBase):
         import arviz as az
 
         still = [n for n, v in draws.items() if (v == v[:1, :1].to_numpy()).all()]
-        table: pd.DataFrame = az.summary(draws.drop_vars(still))
+        with np.errstate(invalid="ignore"):  # of entries that are constant, as in a correlation
+            table: pd.DataFrame = az.summary(draws.drop_vars(still))
         if still:
             table = pd.concat([table, pd.DataFrame({"mean": _entries(draws[still])})])
         if json.loads(self.tree["fit_info"].attrs.get("points", "[]")):

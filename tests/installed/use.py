@@ -47,7 +47,7 @@ COMPILED = re.compile(r"\.isomap\.(products|graphs\.(paths|removals))$")
 WITHOUT = {
     "numba": lambda: sidebayes.IncrementalIsomap().fit(ROLL).partial_fit(ROLL[:1] + 0.01),
     "formulae": lambda: sidebayes.design("y ~ t + (1 | who)", long_table()),
-    "blackjax": lambda: sidebayes.fit("gmm", np.eye(3), num_clusters=1, engine="smc"),
+    "blackjax": lambda: sidebayes.fit("gmm", np.eye(3), num_clusters=1, engine="nested"),
     "pyarrow": lambda: long_table().pipe(read_parquet),
 }
 """What needs a library that only an extra brings."""

@@ -46,14 +46,35 @@ _SIDE_BY_SIDE = 16
 """Particles that a processor moves in step; more are slower."""
 
 
+class _Place(NamedTuple):
+    """Where a chain is.
+
+    Attributes
+    ----------
+    white : Array, shape (num_coordinates,)
+        In coordinates of unit covariance.
+    value : Array, shape ()
+        Log density.
+    likelihood : Array, shape ()
+        Its log likelihood, at temperature 1.
+    slope : Array, shape (num_coordinates,)
+        Of the log density; zero for random walks.
+    """
+
+    white: Array
+    value: Array
+    likelihood: Array
+    slope: Array
+
+
 class Walk(NamedTuple):
     """Chains on their way at one temperature.
 
     Attributes
     ----------
     key : Array
-    state : pytree
-        Of blackjax's kernel, for each chain.
+    place : _Place
+        With an axis of chains in front.
     step_size, acceptance : Array, shape ()
     trail : Array, shape (num_kept, num_chains, num_coordinates)
         The last states; that after m moves is at m modulo num_kept.
@@ -63,10 +84,11 @@ class Walk(NamedTuple):
         With where they started: of the worst coordinate, and of the log likelihood; in the end memory
         is the mean of all kept states.
     moves : Array of int, shape ()
+        -1 before densities are known where the chains start.
     """
 
     key: Array
-    state: Any
+    place: _Place
     step_size: Array
     acceptance: Array
     trail: Array
@@ -132,8 +154,6 @@ def move_particles(
         States of the same chain follow one another.
     likelihood : Array, shape (num_particles,)
     """
-    from blackjax.mcmc import hmc, random_walk
-
     total, width = cloud.shape
     kept = _num_kept(num_mutations)
     key, first_key = jax.random.split(key)
@@ -151,20 +171,18 @@ def move_particles(
     def outward(h: Array, z: Array) -> Array:
         return centres[h] + roots[h] @ z
 
-    def density(h: Array, z: Array) -> Array:
+    def density(h: Array, z: Array) -> tuple[Array, Array]:
         prior, likelihood = split(outward(h, z))
-        return prior + temperature * likelihood
+        return prior + temperature * likelihood, likelihood
 
-    if kernel == "hmc":
-        begin, leap = hmc.init, hmc.build_kernel()
-    else:
-        begin, walk_on = random_walk.init, random_walk.build_additive_step()
+    propose = _leapfrog if kernel == "hmc" else _random_step
 
-    def move(count: Array, half: Array, key: Array, state: Any, size: Array) -> tuple:
-        own = partial(density, half)
-        if kernel == "hmc":
-            return leap(key, state, own, size, jnp.ones(width), count)
-        return walk_on(key, state, own, lambda k, z: size * jax.random.normal(k, z.shape, z.dtype))
+    def move(given: tuple) -> tuple[_Place, Array]:
+        count, half, place, speed, size, uniform = given
+        end, fall = propose(partial(density, half), place, speed, size, count)
+        chance = jnp.exp(jnp.minimum(end.value - place.value + fall, 0.0))
+        chance = jnp.where(jnp.isnan(chance), 0.0, chance)
+        return jax.tree.map(partial(jnp.where, uniform < chance), end, place), chance
 
     def unfinished(walk: Walk) -> Array:
         # weights depend on the likelihood only, draws on all coordinates
@@ -175,41 +193,41 @@ def move_particles(
         return (walk.moves < least) | (held & (walk.moves < num_mutations))
 
     def step(walk: Walk) -> Walk:
-        key, vary, use = jax.random.split(walk.key, 3)
+        key, vary, turn, take = jax.random.split(walk.key, 4)
+        # the first one goes nowhere: densities are compiled only once
+        moves = walk.moves >= 0
         spread = jax.random.uniform(vary, (number,), minval=-_VARIED, maxval=_VARIED)
-        sizes = walk.step_size * jnp.exp(spread)
-        count = jnp.clip(jnp.ceil(_LENGTH / walk.step_size), 1, num_leapfrog)
-        keys = jax.random.split(use, number)
-        go = partial(move, count.astype(int))
-        state, info = each_particle(lambda given: go(*given), (half, keys, walk.state, sizes))
-        acceptance = info.acceptance_rate.mean()
-        now = each_particle(lambda given: split(outward(*given))[1], (half, state.position))
-        rate = jnp.exp(_GAIN * (acceptance - _TARGET[kernel]))
+        sizes = jnp.where(moves, walk.step_size * jnp.exp(spread), 0.0)
+        count = jnp.clip(jnp.ceil(_LENGTH / walk.step_size), 1, num_leapfrog).astype(int)
+        count = jnp.where(moves, count, 1)
+        speeds, uniform = jax.random.normal(turn, white.shape), jax.random.uniform(take, (number,))
+        given = half, walk.place, speeds, sizes, uniform
+        place, chance = each_particle(lambda given: move((count, *given)), given)
+        acceptance = chance.mean()
+        rate = jnp.where(moves, jnp.exp(_GAIN * (acceptance - _TARGET[kernel])), 1.0)
         slot = (walk.moves + 1) % kept
         return Walk(
             key=key,
-            state=state,
+            place=place,
             step_size=jnp.minimum(walk.step_size * rate, _LONGEST_STEP),
             acceptance=acceptance,
-            correlation=jax.vmap(_correlation, 1)(white, state.position).max(),
-            trail=walk.trail.at[slot].set(state.position),
-            likelihood=walk.likelihood.at[slot].set(now),
-            memory=_correlation(begun, now),
+            correlation=jax.vmap(_correlation, 1)(white, place.white).max(),
+            trail=walk.trail.at[slot].set(place.white),
+            likelihood=walk.likelihood.at[slot].set(place.likelihood),
+            memory=_correlation(begun, place.likelihood),
             moves=walk.moves + 1,
         )
 
     first = Walk(
         key=key,
-        state=each_particle(
-            lambda given: begin(given[1], partial(density, given[0])), (half, white)
-        ),
+        place=_Place(white, jnp.full(number, -jnp.inf), begun, jnp.zeros_like(white)),
         step_size=step_size,
         acceptance=jnp.zeros(()),
         trail=jnp.broadcast_to(white, (kept, *white.shape)),
         likelihood=jnp.broadcast_to(begun, (kept, number)),
         correlation=jnp.ones(()),
         memory=jnp.ones(()),
-        moves=jnp.asarray(0),
+        moves=jnp.asarray(-1),
     )
     walk = lax.while_loop(unfinished, step, first)
     # what all kept states remember, which the next particles are drawn from
@@ -224,6 +242,32 @@ def move_particles(
         return in_time.reshape(-1, *trail.shape[2:])[:total]
 
     return walk, particles(places), particles(walk.likelihood)
+
+
+def _leapfrog(
+    density: Callable, place: _Place, speed: Array, size: Array, count: Array
+) -> tuple[_Place, Array]:
+    """End of a trajectory with unit masses, and by how much the kinetic energy fell."""
+    climb = jax.value_and_grad(density, has_aux=True)
+
+    def leap(_: Array, carry: tuple[_Place, Array]) -> tuple[_Place, Array]:
+        place, speed = carry
+        speed = speed + size / 2 * place.slope
+        white = place.white + size * speed
+        (value, likelihood), slope = climb(white)
+        return _Place(white, value, likelihood, slope), speed + size / 2 * slope
+
+    end, last = lax.fori_loop(0, count, leap, (place, speed))
+    return end, (jnp.square(speed).sum() - jnp.square(last).sum()) / 2
+
+
+def _random_step(
+    density: Callable, place: _Place, speed: Array, size: Array, count: Array
+) -> tuple[_Place, Array]:
+    """A step at random, which is no trajectory."""
+    white = place.white + size * speed
+    value, likelihood = density(white)
+    return _Place(white, value, likelihood, place.slope), jnp.zeros(())
 
 
 def each_particle(function: Callable, rows: Any) -> Any:

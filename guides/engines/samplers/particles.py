@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro import handlers
@@ -39,11 +39,13 @@ __all__ = [
     "check_prior_draws",
     "draw_prior",
     "finish",
+    "greatest_rise",
     "light_tails",
     "load_blackjax",
     "log_densities",
     "num_temperatures",
     "pool_evidence",
+    "resampled",
     "split_density",
     "unraveller",
     "warn_of_length",
@@ -282,6 +284,45 @@ def pool_evidence(
     widened = special.stdtrit(number - 1, 0.975) / special.ndtri(0.975)
     variance = max(float(log_evidence.var(ddof=1)) * widened**2, own_variance)
     return Evidence(value, "estimate", math.hypot(math.sqrt(variance / number), shared_error))
+
+
+_HALVINGS = 60
+"""Of the range of rises, after which no float lies between its ends unless a rise is as good as none."""
+
+
+def greatest_rise(log_likelihood: Array, target_ess: float, most: Array) -> Array:
+    """Rise of the power of the likelihood, up to `most`, at which a share of particles stays effective.
+
+    Parameters
+    ----------
+    log_likelihood : Array, shape (num_particles,)
+        Finite.
+    target_ess : float
+        See `SMC`.
+    most : Array, shape ()
+    """
+    least = math.log(target_ess * len(log_likelihood))
+
+    def suffices(rise: Array) -> Array:
+        log_weights = rise * log_likelihood
+        twice = jax.nn.logsumexp(2 * log_weights)
+        return 2 * jax.nn.logsumexp(log_weights) - twice >= least
+
+    def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        enough = suffices(middle)
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+    low, _ = lax.fori_loop(0, _HALVINGS, halve, (jnp.zeros_like(most), most))
+    return jnp.where(suffices(most), most, low)
+
+
+def resampled(key: Array, weights: Array) -> Array:
+    """As many particles, by number and in order, drawn systematically by weights of mean 1."""
+    number = len(weights)
+    places = jnp.arange(number) + jax.random.uniform(key)
+    return jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), places), number - 1)
 
 
 def num_temperatures(temperature: float, num_coordinates: int, target_ess: float) -> float:

@@ -38,10 +38,11 @@ from .particles import (
     check_prior_draws,
     draw_prior,
     finish,
+    greatest_rise,
     light_tails,
-    load_blackjax,
     num_temperatures,
     pool_evidence,
+    resampled,
     split_density,
     warn_of_length,
 )
@@ -94,7 +95,7 @@ class _Cloud(NamedTuple):
 
 @dataclass(frozen=True)
 class SMC(KeptEngine):
-    """Adaptive tempered sequential Monte Carlo (Del Moral, Doucet and Jasra 2006), with blackjax's moves.
+    """Adaptive tempered sequential Monte Carlo (Del Moral, Doucet and Jasra 2006).
 
     Particles drawn from the prior are reweighted to the likelihood raised to a power that grows from
     0 to 1, resampled, and moved by a Markov kernel tuned to where they lie. The next power is chosen
@@ -169,14 +170,11 @@ class SMC(KeptEngine):
 
         Raises
         ------
-        ImportError
-            If blackjax is not installed.
         ValueError
             If a prior is improper.
         FitError
             If the likelihood is finite at no draw of the prior.
         """
-        version = load_blackjax("SMC").__version__
         check_prior(problem, "SMC", init)
         approximate = approximation(problem)
         with progress_bar("SMC", shown=progress) as advance:
@@ -192,7 +190,6 @@ class SMC(KeptEngine):
                 self.target_ess,
                 self.max_steps,
                 known,
-                version,
             )
             keys = random_keys(seed, self.num_runs)
             build = partial(self._begin, folding)
@@ -288,15 +285,13 @@ class SMC(KeptEngine):
         self, problem: Problem, folding: Folding | None, args: tuple, cloud: _Cloud
     ) -> _Cloud:
         """Reweight to the next temperature, resample, and move there."""
-        from blackjax.smc import resampling
-
         key, choose, go = jax.random.split(jax.random.wrap_key_data(cloud.key), 3)
         temperature, log_weights = self._reweighted(cloud)
         mean = jax.nn.logsumexp(log_weights) - jnp.log(self.num_particles)
         weights = jnp.exp(log_weights - mean)  # of mean 1
         # errors of one temperature go on as far as particles remember it
         again = (1 + cloud.memory) / (1 - cloud.memory)
-        chosen = resampling.systematic(choose, weights / self.num_particles, self.num_particles)
+        chosen = resampled(choose, weights)
         start, reference = cloud.particles[chosen], cloud.reference
         if folding is not None:
             start, reference = folding.fold(problem, args, cloud.tails, start, reference)
@@ -339,8 +334,6 @@ class SMC(KeptEngine):
 
     def _reweighted(self, cloud: _Cloud) -> tuple[Array, Array]:
         """Next temperature, and the log weights that lead there."""
-        from blackjax.smc import ess, solver
-
         left = 1 - cloud.temperature
         known = jnp.isfinite(cloud.likelihood)
 
@@ -349,10 +342,8 @@ class SMC(KeptEngine):
 
         lowest = jnp.min(jnp.where(known, cloud.likelihood, jnp.inf))
         usable = jnp.where(known, cloud.likelihood, lowest - 1e6)
-        rise = ess.ess_solver(lambda each: each, usable, self.target_ess, left, solver.dichotomy)
-        rise = jnp.clip(rise, 0.0, left)
-        done = rise >= left * (1 - 1e-9)
-        return jnp.where(done, 1.0, cloud.temperature + rise), log_weights(rise)
+        rise = greatest_rise(usable, self.target_ess, left)
+        return jnp.where(rise >= left, 1.0, cloud.temperature + rise), log_weights(rise)
 
     def _result(
         self,

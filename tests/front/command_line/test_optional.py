@@ -27,7 +27,6 @@ def write_zarr():
 NEEDS = {
     "formulae": [lambda: sidebayes.design(FORMULA, TABLE)],
     "blackjax": [
-        lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="smc", progress=False),
         lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="nested", progress=False),
         lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="pathfinder", progress=False),
         lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="mclmc", progress=False),

@@ -221,7 +221,7 @@ OFFERED = {"nuts": 3, "stochastic_em": 2, "continuation": 3, "monte_carlo_em": 2
     [(name, OFFERED.get(name, 0)) for name in engines()] + [("svi", 3), ("monte_carlo_em", None)],
 )
 def test_interrupted_run_ends_the_same(name, after, tmp_path, monkeypatch):
-    if name in ("smc", "nested", "pathfinder", "mclmc"):
+    if name in ("nested", "pathfinder", "mclmc"):
         pytest.importorskip("blackjax")
     build = PROBLEMS.get(name, clusters)
     engine = engines()[name]
@@ -266,7 +266,7 @@ def assert_same(one, other):
     [("em", 1)] + [pytest.param(name, 3, marks=pytest.mark.slow) for name in long_runs.SETTINGS],
 )
 def test_killed_run_ends_the_same(name, kills, tmp_path):
-    if name in ("smc", "nested"):
+    if name == "nested":
         pytest.importorskip("blackjax")
     path = tmp_path / "run.state"
     whole = long_runs.run(name)
