@@ -53,7 +53,7 @@ def verdict(fit: Fitted) -> tuple[str, str]:
         if found := judged(fit):
             return found[0], f"{message}. {found[1]}"
     if "diverging" in stats and stats["diverging"].any():
-        return "caution", f"{message}. Raise target_accept and see whether the answer stays."
+        return "caution", f"{message}. See whether the answer stays."
     if noted:
         return "caution", f"{message}."
     if fit.approximate:

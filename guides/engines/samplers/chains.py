@@ -22,6 +22,7 @@ __all__ = [
     "chain_shapes",
     "chain_starts",
     "check_finite",
+    "divergences",
     "draw_chains",
     "recording",
     "sampled",
@@ -232,18 +233,32 @@ def sampled(
     seconds, approximate
         See `EngineResult`.
     """
-    divergences = int(stats["diverging"].sum())
-    message = f"{type(engine).__name__} drew {engine.num_chains} x {engine.num_samples}"
-    message += f" with {divergences} divergences"
-    if divergences:
-        message += "; raise target_accept, or check the prior for a funnel"
+    message, sound = divergences(stats)
+    message = f"{type(engine).__name__} drew {engine.num_chains} x {engine.num_samples} {message}"
     return EngineResult(
         engine=engine.name,
         draws=draws,
         sample_stats=stats,
         objective=np.zeros((0, 0)),
-        status=Status(divergences < 0.01 * stats["diverging"].size, message + remark),
+        status=Status(sound, message + remark),
         seconds=seconds,
         approximate=approximate,
         density_space="unconstrained",
     )
+
+
+def divergences(stats: dict[str, NDArray], where: str = "") -> tuple[str, bool]:
+    """What a message says of divergences, and whether fewer than one in a hundred draws has one.
+
+    Parameters
+    ----------
+    stats : dict of ndarray
+        With ``diverging``, shape (chain, draw).
+    where : str
+        What their number is followed by.
+    """
+    number = int(stats["diverging"].sum())
+    said = f"with {number} divergence{'s' * (number != 1)}{where}"
+    if number:
+        said += "; raise target_accept, or check the prior for a funnel"
+    return said, number < 0.01 * stats["diverging"].size

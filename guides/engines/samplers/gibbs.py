@@ -42,7 +42,7 @@ from ..problem.importance import run_at
 from ..steps.surrogate import drawn, linearised
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, closed_forms, drawable, plan_updates
-from .chains import chain_shapes, chain_starts, check_finite, draw_chains, recording
+from .chains import chain_shapes, chain_starts, check_finite, divergences, draw_chains, recording
 from .hamiltonian.transitions import nuts_given
 
 __all__ = ["BlockedGibbs", "GibbsState"]
@@ -326,11 +326,8 @@ class BlockedGibbs(KeptEngine):
         message = f"Gibbs drew {self.num_chains} x {self.num_samples}"
         sound = True
         if "diverging" in stats:
-            divergences = int(stats["diverging"].sum())
-            sound = divergences < 0.01 * stats["diverging"].size
-            message += f" with {divergences} divergences of NUTS on sites that are not conjugate"
-            if divergences:
-                message += "; raise target_accept, or check the prior for a funnel"
+            said, sound = divergences(stats, " of NUTS on sites that are not conjugate")
+            message += f" {said}"
         return EngineResult(
             engine=self.name,
             draws=draws,
