@@ -78,8 +78,8 @@ def pfgl(
     """
     weights = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior)
+    stated = stated_classes(known, num_classes, label_noise)
     told = known, label_noise
     found = class_prototypes(x, num_clusters, num_classes, prototypes, prior, *told)
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, num_rows(x, num_points)))
-    stated = stated_classes(known, num_classes, label_noise)
     sample_classified(PrototypeMixture(labels, density, found, stated), x, known, label_noise)
