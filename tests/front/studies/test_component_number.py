@@ -177,7 +177,7 @@ def test_crossed_classes_are_of_two_components():
 def test_evidence_finds_two_components():
     x, _ = xor2d(np.random.default_rng(0), 30)
     prior = sb.GaussianPrior(x.mean(axis=0), 0.01, 4.0, np.eye(2))
-    engine = sb.SMC(num_particles=200, num_runs=2)
+    engine = sb.SMC(num_particles=200, num_runs=4)
     found = sb.select_components(
         "gmm",
         x,
