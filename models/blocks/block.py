@@ -23,6 +23,7 @@ __all__ = [
     "Batched",
     "Block",
     "Checking",
+    "CheckingRows",
     "Collapsible",
     "Conditional",
     "Discrete",
@@ -37,6 +38,7 @@ __all__ = [
     "Observation",
     "Obstructed",
     "OnePass",
+    "OnePassOfBatches",
     "Remarking",
     "Starting",
     "TakesMissing",
@@ -380,6 +382,15 @@ class Checking(Protocol):
 
 
 @runtime_checkable
+class CheckingRows(Protocol):
+    """Looks at new rows before a prediction."""
+
+    def check_rows(self, name: str, value: Any) -> None:
+        """Raise an error that says why it cannot describe them."""
+        ...
+
+
+@runtime_checkable
 class Remarking(Protocol):
     """Looks at the draws of a fit."""
 
@@ -418,12 +429,13 @@ class Batched(Protocol):
         """See all data by their mean and covariance; whether the prior changed."""
         ...
 
-    def has_one_pass(self, fn: Collapsed) -> bool:
-        """Whether `one_pass` serves a batch, whose links are others than those of all data."""
-        ...
 
-    def one_pass(
+@runtime_checkable
+class OnePassOfBatches(OnePass, Protocol):
+    """Finds the statistics of a batch in one pass, too."""
+
+    def batch_pass(
         self, fn: Collapsed, value: Array, num_real: Array
     ) -> tuple[Array, dict[str, Any]]:
-        """As that of `OnePass`, of the rows before `num_real`; statistics of batches add up."""
+        """As `one_pass`, of the rows before `num_real`; statistics of batches add up."""
         ...

@@ -10,11 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..common.warnings import warn_user
 from .tables import column_names
 
 __all__ = ["MixedTable", "mixed_table"]
 
 _KINDS = ("normal", "count", "category", "ordered")
+
+_MANY = 20
+"""Rows from which on a level of its own in each of them is pointed out."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> 
     """Read kinds of features off the columns of a data frame, for `feature_saliency`.
 
     Floats are "normal", integers none of which is negative "count", ordered categoricals "ordered", and
-    other categoricals, text and booleans "category".
+    other categoricals, text and booleans "category". Dates and durations need a kind by name.
 
     Parameters
     ----------
@@ -78,6 +82,11 @@ def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> 
     ------
     TypeError, ValueError
         If it is no data frame, a kind or its column does not exist, or a column has no such kind.
+
+    Warns
+    -----
+    SideBayesWarning
+        If a category has another level in each row.
 
     Examples
     --------
@@ -101,6 +110,11 @@ def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> 
         column = frame.iloc[:, position]
         kind = given.get(name) or _by_type(column)
         own = _levels(column) if kind in ("category", "ordered") else ()
+        if kind == "category" and _MANY <= len(own) == len(column):
+            warn_user(
+                f"column {name!r} has another level in each row, as an identifier has: it can tell no "
+                "clusters apart, and hides those of other columns; drop it"
+            )
         if len(own) == 1:
             raise ValueError(f"column {name!r} has one level, {own[0]!r:.40}; drop it")
         read.append(f"{kind}:{len(own)}" if own else kind)
@@ -120,7 +134,18 @@ def _checked(frame: Any) -> pd.DataFrame:
 
 
 def _by_type(column: pd.Series) -> str:
-    """Kind by the type of a column."""
+    """Kind by the type of a column.
+
+    Raises
+    ------
+    TypeError
+        For dates and durations, which are neither numbers nor categories.
+    """
+    if column.dtype.kind in "mM":
+        raise TypeError(
+            f"column {column.name!r} holds dates or durations ({column.dtype}); turn them into numbers, such "
+            "as days since the first, or name its kind, 'category' or 'ordered'"
+        )
     if isinstance(column.dtype, pd.CategoricalDtype):
         return "ordered" if column.dtype.ordered else "category"
     if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):

@@ -36,7 +36,8 @@ def capabilities(of):
         (
             GAUSSIANS,
             CONJUGATE
-            | {"OnePass", "Starting", "Collapsible", "Improper", "Checking", "HasUnits", "Batched"},
+            | {"OnePass", "OnePassOfBatches", "Batched"}
+            | {"Starting", "Collapsible", "Improper", "Checking", "HasUnits"},
         ),
         (Centroids(2, 3, 1.0), {"Updatable", "Conditional", "Improper", "Starting"}),
         (ComponentClusters(4, 2, keep_all=True), {"Updatable", "Discrete", "HasUnits", "Starting"}),

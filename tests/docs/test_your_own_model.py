@@ -1,4 +1,4 @@
-"""The code of docs/your_own_model.md runs as it stands, and shows every protocol of blocks."""
+"""The code of docs/your_own_model.md runs as it stands, and its blocks are what the page says."""
 
 import re
 from pathlib import Path
@@ -28,8 +28,12 @@ def test_the_page_runs(capsys):
     assert "x has negative counts" in said
     for kind in ("Fused EM", "Empirical stochastic EM", "Followed coordinate ascent", "Choice EM"):
         assert f"{kind} converged" in said
-    own = [kind for kind in names.values() if getattr(kind, "__module__", None) == "page"]
-    own = [kind for kind in own if isinstance(kind, type)]
-    assert {
-        name for name in PROTOCOLS if any(issubclass(one, getattr(block, name)) for one in own)
-    } == PROTOCOLS
+    shown = re.findall(r"^class (\w+)\(.*\):  # (.*)$", "\n".join(code), re.M)
+    said_to_be = [(one, name) for one, told in shown for name in PROTOCOLS & set(words(told))]
+    assert len(said_to_be) >= 7
+    for one, name in said_to_be:
+        assert issubclass(names[one], getattr(block, name)), (one, name)
+
+
+def words(text):
+    return re.findall(r"\w+", text)

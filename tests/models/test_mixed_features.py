@@ -386,3 +386,13 @@ def test_kinds_are_those_of_the_columns():
         sb.mixed_table(frame(), {"town": "count"})
     with pytest.raises(ValueError, match="column 'one' has one level, 'a'; drop it"):
         sb.mixed_table(pd.DataFrame({"one": ["a", "a"]}))
+    when = pd.date_range("2020", periods=20)
+    with pytest.raises(
+        TypeError, match="column 'when' holds dates or durations .* or name its kind"
+    ):
+        sb.mixed_table(pd.DataFrame({"when": when}))
+    assert sb.mixed_table(pd.DataFrame({"when": when}), {"when": "ordered"}).kinds == (
+        "ordered:20",
+    )
+    with pytest.warns(sb.SideBayesWarning, match="column 'id' has another level in each row"):
+        sb.mixed_table(pd.DataFrame({"id": [f"no. {k}" for k in range(20)]}))

@@ -13,7 +13,7 @@ from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.expectation_maximisation.stochastic_em import StochasticEM
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
-from sidebayes.models.blocks.directional.sphere_starts import check_unit_vectors
+from sidebayes.models.blocks.directional.sphere_starts import warn_of_axes
 from sidebayes.models.blocks.manifolds import sphere
 from sidebayes.models.blocks.manifolds.directions import Direction
 from sidebayes.models.blocks.side_information.links import Links
@@ -283,9 +283,32 @@ def test_axes_with_both_ends_are_said():
     ends = np.random.default_rng(2).normal(size=(9, 3))
     ends /= np.linalg.norm(ends, axis=1, keepdims=True)
     with pytest.warns(sb.SideBayesWarning, match="18 of 20 points of x have their opposites"):
-        check_unit_vectors("x", np.concatenate([ends, -ends, np.eye(3)[:2]]))
+        warn_of_axes("x", np.concatenate([ends, -ends, np.eye(3)[:2]]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_unit_vectors("x", np.concatenate([ends, -ends[:2]]))
+        warn_of_axes("x", np.concatenate([ends, -ends[:2]]))
         angle = 2 * np.pi * np.arange(24) / 24
-        check_unit_vectors("x", np.stack([np.cos(angle), np.sin(angle)], axis=1))
+        warn_of_axes("x", np.stack([np.cos(angle), np.sin(angle)], axis=1))
+
+
+@pytest.mark.parametrize("are_known", [True, False])
+def test_tight_clusters_do_not_reach_around_the_sphere(are_known):
+    """A mean on the far side of its points has a higher joint density under a wide prior."""
+    rng = np.random.default_rng(1)
+    labels = np.repeat([0, 1], 30)
+    x = np.eye(10)[labels] + 0.001 * rng.normal(size=(60, 10))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    known = sb.PartialLabels(labels if are_known else np.full(60, -1))
+    fit = sb.fit("sphere_mixture", x, known=known, num_clusters=2, progress=False)
+    assert fit.status.converged
+    assert np.arccos(fit.params["direction"] @ x.T).min(axis=1).max() < 0.01
+    assert fit.params["missing_mass"].max() < 1e-6
+    assert len(np.unique(np.stack([labels, fit.labels()]), axis=1).T) == 2
+
+
+def test_new_rows_are_directions():
+    x = np.array([[0.0, 0.0, 1.0], [0.6, 0.0, 0.8], [0.0, 0.6, 0.8]] * 4)
+    fit = sb.fit("sphere_mixture", x, num_clusters=1, covariance="spherical", progress=False)
+    fit.predict(x[:2])
+    with pytest.raises(ValueError, match="row 1 of x has length zero and no direction"):
+        fit.log_prob(x[:2] * [[1.0], [0.0]])

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from sidebayes.models.blocks.block import Batched, Observation, Updatable
+from sidebayes.models.blocks.block import Batched, Observation, OnePassOfBatches, Updatable
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
@@ -48,8 +48,8 @@ def expect(
     name, fn, value = tied_mixture(trace, graph)
     blocks, new = blocks_given(plan, trace, centre, covariance)
     passing = trace[plan.one_pass[name]]["infer"]["block"] if name in plan.one_pass else None
-    if isinstance(passing, Batched) and passing.has_one_pass(fn):
-        log_z, slope = passing.one_pass(fn, value, graph.node_size.sum())
+    if isinstance(passing, OnePassOfBatches) and passing.has_one_pass(fn):
+        log_z, slope = passing.batch_pass(fn, value, graph.node_size.sum())
     else:
         log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
     statistics = tuple(block.statistics(Observation(fn, value, slope)) for block in blocks)

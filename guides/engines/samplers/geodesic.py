@@ -213,7 +213,8 @@ class GeodesicHMC(KeptEngine):
         return name, problem, settings, build
 
     def _adaptation(self) -> tuple[Callable, Callable]:
-        return warm_up(self.num_warmup, target_accept=self.target_accept, by_slopes=False)
+        learning = self.num_warmup - 1  # since the first transition goes nowhere
+        return warm_up(learning, target_accept=self.target_accept, by_slopes=False)
 
     def _begin(self, points: tuple[str, ...], problem: Problem) -> Callable:
         ready, _ = self._adaptation()
@@ -244,7 +245,7 @@ class GeodesicHMC(KeptEngine):
             # where a law is flat any step is accepted, and adaptation ends with huge ones
             step = jnp.minimum(most, length / count)
             # the first finds energy and slope where the chain starts: it goes nowhere
-            is_first = state.adapted.number < 0
+            is_first = jnp.isinf(state.energy)
             step, count = jnp.where(is_first, 0.0, step), jnp.where(is_first, 1, count)
 
             begun = _Trajectory(
@@ -261,7 +262,8 @@ class GeodesicHMC(KeptEngine):
                 (state.at, state.energy, state.slope),
             )
             chance = jnp.exp(jnp.minimum(0.0, -gain))
-            adapted = adapt(state.adapted, *(ravel_pytree(one)[0] for one in (at, slope)), chance)
+            flat = (ravel_pytree(one)[0] for one in (at, slope))
+            adapted = adapt(state.adapted, *flat, chance, ~is_first)
             new = _Chain(key, at, energy, slope, adapted)
             sites, _ = place_points(problem, points, at, args)
             return new, (

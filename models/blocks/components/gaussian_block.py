@@ -205,10 +205,15 @@ class GaussianComponents(Block):
         alike = isinstance(fn.components, Gaussian) and not fn.has_side_factors
         return knows and alike and others <= (_FOUND_WITH_LINKS if graph.num_links else _FOUND)
 
-    def one_pass(
-        self, fn: Any, value: Array, num_real: Array | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
         """Moments of the components, in chunks of points; no responsibilities are kept."""
+        return self._pass(fn, value, None)
+
+    def batch_pass(self, fn: Any, value: Array, num_real: Array) -> tuple[Array, dict[str, Any]]:
+        """Moments of the rows of a batch that are not spare."""
+        return self._pass(fn, value, num_real)
+
+    def _pass(self, fn: Any, value: Array, num_real: Array | None) -> tuple[Array, dict[str, Any]]:
         density, labels = fn.components, fn.labels
         scale_tril = jnp.broadcast_to(density.scale_tril, (*density.loc.shape, self.num_features))
         if labels.graph.num_links:

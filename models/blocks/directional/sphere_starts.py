@@ -12,7 +12,7 @@ from sidebayes.common.warnings import warn_user
 
 from ..components.partition_starts import partitions
 
-__all__ = ["SphereCells", "check_unit_vectors", "sphere_cells"]
+__all__ = ["SphereCells", "check_unit_vectors", "sphere_cells", "warn_of_axes"]
 
 _ROUNDED = 1e-3
 """Difference of a length from one that rounding in a file may leave."""
@@ -25,11 +25,6 @@ def check_unit_vectors(name: str, value: Any) -> None:
     ------
     ValueError
         Naming the row and the remedy.
-
-    Warns
-    -----
-    SideBayesWarning
-        If most points of a sphere of two dimensions or more have their opposites among them.
     """
     rows = np.asarray(value, float)
     if rows.ndim != 2 or rows.shape[1] < 2:
@@ -41,8 +36,6 @@ def check_unit_vectors(name: str, value: Any) -> None:
     off = np.abs(length - 1)
     worst = int(np.argmax(off))
     if off[worst] <= _ROUNDED:
-        if rows.shape[1] > 2:  # on a circle, hours that are rounded have opposites as well
-            _warn_of_axes(name, rows)
         return
     if (length == 0).any():
         row = int(np.argmin(length))
@@ -53,8 +46,14 @@ def check_unit_vectors(name: str, value: Any) -> None:
     )
 
 
-def _warn_of_axes(name: str, rows: NDArray) -> None:
-    """Warn of points most of which have their opposites among them, as both ends of an axis are."""
+def warn_of_axes(name: str, value: Any) -> None:
+    """Warn of points most of which have their opposites among them, as both ends of an axis are.
+
+    On a circle hours that are rounded have opposites as well, and nothing is said.
+    """
+    rows = np.asarray(value, float)
+    if rows.shape[1] == 2:
+        return
     rounded = np.round(rows, 9) + 0.0
     first = np.take_along_axis(rounded, (rounded != 0).argmax(axis=1)[:, None], axis=1)
     table = pd.DataFrame(rounded * np.sign(first)).assign(side=first > 0)

@@ -18,7 +18,7 @@ from ..block import Block, Observation
 from ..collapsed import Collapsed
 from .directional_prior import DirectionalPrior, improper_prior
 from .frames import sample_directions, unit_rows
-from .sphere_starts import check_unit_vectors, sphere_cells
+from .sphere_starts import check_unit_vectors, sphere_cells, warn_of_axes
 from .von_mises_fisher import VonMisesFisher, mean_deficit, mean_deficit_slope
 
 __all__ = ["VonMisesFisherComponents", "best_concentration"]
@@ -149,6 +149,11 @@ class VonMisesFisherComponents(Block):
         return worst, "its points coincide, and its concentration has no bound"
 
     def check(self, name: str, value: Any) -> None:
+        """Refuse rows that are no directions."""
+        check_unit_vectors(name, value)
+        warn_of_axes(name, value)
+
+    def check_rows(self, name: str, value: Any) -> None:
         """Refuse rows that are no directions."""
         check_unit_vectors(name, value)
 

@@ -19,7 +19,7 @@ from ..manifolds import sphere
 from ..mixtures.data_units import fitted_statistic
 from .directional_prior import DirectionalPrior, improper_prior
 from .frames import central_pole, sample_directions, transported_basis, unit_rows
-from .sphere_starts import check_unit_vectors, sphere_cells
+from .sphere_starts import check_unit_vectors, sphere_cells, warn_of_axes
 from .spreads import FullSpread, LowRankSpread, SphericalSpread, Spread
 from .tangent_sums import TangentSums, tangent_sums
 from .wrapped_normal import WrappedNormal, missing_mass
@@ -36,6 +36,9 @@ _HALVINGS = 30
 
 _LACKING = 1e-3
 """Mass that densities lack from which on a fit says so."""
+
+_AROUND = 0.5
+"""Missing mass from which on a component has collapsed; those of uniform points lack an eighth at most."""
 
 
 class _Members(NamedTuple):
@@ -207,13 +210,17 @@ class WrappedComponents(Block, WholeData):
         return {"vector": cells.direction, **self.spread.start(inside)}
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
-        """First cluster whose covariance is numerically singular."""
+        """First cluster whose covariance is numerically singular, or that has its points on its far side."""
         given = {role: jnp.asarray(value) for role, value in values.items()}
         spread = np.linalg.eigvalsh(np.asarray(self.spread.covariance(given)))
         worst = int(np.argmin(spread[:, 0]))
-        if spread[worst, 0] >= _SINGULAR * spread.max():
+        if spread[worst, 0] < _SINGULAR * spread.max():
+            return worst, "its covariance is singular"
+        lacking = np.asarray(missing_mass(spread[:, -1], self.dimension))
+        worst = int(np.argmax(lacking))
+        if lacking[worst] < _AROUND:
             return None
-        return worst, "its covariance is singular"
+        return worst, "it reaches around the sphere, to the far side of its mean"
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that a component reaches around the sphere."""
@@ -230,5 +237,10 @@ class WrappedComponents(Block, WholeData):
         )
 
     def check(self, name: str, value: Any) -> None:
+        """Refuse rows that are no directions."""
+        check_unit_vectors(name, value)
+        warn_of_axes(name, value)
+
+    def check_rows(self, name: str, value: Any) -> None:
         """Refuse rows that are no directions."""
         check_unit_vectors(name, value)

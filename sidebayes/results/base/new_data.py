@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sidebayes.guides.engines.problem.declared import site_dims
+from sidebayes.guides.engines.problem.declared import declared_blocks, site_dims
+from sidebayes.guides.engines.problem.density import abstract_trace
+from sidebayes.guides.engines.steps.updates import block_of, plan_updates
+from sidebayes.models.blocks.block import CheckingRows
 
 from ...common.magnitudes import warn_of_far_rows
 from ...data.tables import in_order_of
@@ -52,10 +55,23 @@ def check_new(
             warn_of_far_rows(role.name, new, old)
     for role in signature.data:
         role.check({**run.options, **checked})
+    _check_rows(run, checked)
     for option, note in signature.chosen:
         if note.suit is not None:
             note.suit(run.options.get(option), checked)
     return checked
+
+
+def _check_rows(run: Run, given: Mapping[str, Any]) -> None:
+    """Have blocks look at new rows of what they describe."""
+    trace = abstract_trace(run.problem)
+    if not any(isinstance(block, CheckingRows) for block, _ in declared_blocks(trace)):
+        return
+    for part in plan_updates(run.problem).starting:
+        block = block_of(trace, part)
+        for name in part.sources:
+            if isinstance(block, CheckingRows) and given.get(name) is not None:
+                block.check_rows(name, given[name])
 
 
 def known_groups(run: Run, given: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:

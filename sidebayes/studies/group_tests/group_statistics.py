@@ -138,7 +138,17 @@ class GroupStatistics:
         whole[:, diagonal, :, diagonal, :] += errors[:, :-1].swapaxes(0, 1)
         apart = (sums.means[:, :-1] - sums.means[:, -1:]).reshape(len(whole), -1)
         system = whole.reshape(len(whole), apart.shape[1], apart.shape[1])
-        return (apart * np.linalg.solve(system, apart[..., None])[..., 0]).sum(axis=1)
+        try:
+            solved = np.linalg.solve(system, apart[..., None])[..., 0]
+        except np.linalg.LinAlgError:
+            solved = np.full_like(apart, np.nan)
+        found: NDArray[np.float64] = (apart * solved).sum(axis=1)
+        if not (found >= 0).all():  # as a quadratic form is, but for rounding of what is singular
+            raise ValueError(
+                "'james' has a singular covariance: along some direction individuals do not differ within "
+                "their groups; leave it out of statistics, or give a ridge above 0"
+            )
+        return found
 
 
 def needs_ridge(name: str, sizes: NDArray[np.int64], num_coordinates: int) -> bool:

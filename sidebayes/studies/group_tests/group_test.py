@@ -44,6 +44,8 @@ _WORDS = {
 }
 _SAME = 1e-8
 """Relative difference within which two values of a statistic are equal."""
+_ROUNDING = 1e-13
+"""Share of the size of coordinates up to which differences of all individuals together are rounding."""
 _MOST_SHRUNK = 0.99
 
 Shapes = Landmarks | ArrayLike
@@ -245,8 +247,8 @@ class _Asked(NamedTuple):
     def compared(self, under: NDArray[np.integer], warn: bool = True) -> GroupStatistics:
         """Statistics of the shapes, inferred under a labeling if a function infers them."""
         given = self.shapes(under.astype(np.int64)) if callable(self.shapes) else self.shapes
-        x = _coordinates(given, len(self.labels.codes), warn)
-        return _prepared(x, self.labels.sizes, self.statistics, self.ridge)
+        x, unit = _coordinates(given, len(self.labels.codes), warn)
+        return _prepared(x, unit, self.labels.sizes, self.statistics, self.ridge)
 
 
 def _value(asked: _Asked, labeling: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -341,8 +343,8 @@ def _check_statistics(statistics: Any, sizes: NDArray[np.int64]) -> tuple[str, .
     return tuple(asked)
 
 
-def _coordinates(shapes: Any, size: int, warn: bool) -> NDArray[np.float64]:
-    """Shapes as points of one flat space."""
+def _coordinates(shapes: Any, size: int, warn: bool) -> tuple[NDArray[np.float64], float]:
+    """Shapes as points of one flat space, and the size of what these were computed from."""
     x = shapes.to_array() if isinstance(shapes, Landmarks) else real_array("shapes", shapes)
     if x.ndim not in (2, 3) or 0 in x.shape:
         raise ValueError(
@@ -356,7 +358,7 @@ def _coordinates(shapes: Any, size: int, warn: bool) -> NDArray[np.float64]:
     if x.ndim == 2:
         if not np.isfinite(x).all():
             raise ValueError("shapes has missing or infinite coordinates; drop such individuals")
-        return x
+        return x, float(np.abs(x).max())
     marks = shapes if isinstance(shapes, Landmarks) else Landmarks.from_array(x)
     missing = int((~marks.present).sum())
     if missing and warn:
@@ -364,16 +366,21 @@ def _coordinates(shapes: Any, size: int, warn: bool) -> NDArray[np.float64]:
             f"{missing} landmarks are missing, and are put where the mean of all individuals has them: the "
             "p-values hold, and differences at these landmarks count less"
         )
-    return align_landmarks(x, marks.names, marks.landmark_names, warn=warn).coordinates
+    aligned = align_landmarks(x, marks.names, marks.landmark_names, warn=warn)
+    return aligned.coordinates, 1.0
 
 
 def _prepared(
-    x: NDArray[np.float64], sizes: NDArray[np.int64], asked: tuple[str, ...], ridge: float | None
+    x: NDArray[np.float64],
+    unit: float,
+    sizes: NDArray[np.int64],
+    asked: tuple[str, ...],
+    ridge: float | None,
 ) -> GroupStatistics:
-    """Statistics of coordinates, of which those that do not vary are left out."""
+    """Statistics of coordinates, of which those that do not vary by more than rounding are left out."""
     centred = x - x.mean(axis=0)
     left, values, _ = np.linalg.svd(centred, full_matrices=False)
-    rank = int((values > 1e-10 * max(values[0], 1e-10 * np.abs(x).max())).sum())
+    rank = int((values > max(1e-10 * values[0], _ROUNDING * unit)).sum())
     if not rank:
         raise ValueError("all shapes are the same; look whether individuals were copied")
     singular = [name for name in asked if needs_ridge(name, sizes, rank)]

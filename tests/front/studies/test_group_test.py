@@ -304,3 +304,18 @@ def test_goodall_of_r_in_space(name, kinds, value):
     x = table.filter(regex="^[xyz]").to_numpy().reshape(len(table), -1, 3)
     found = sb.group_test(x, table["label"], num_permutations=99)
     np.testing.assert_allclose(found.table.loc["goodall", "value"], value, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_copies_of_one_shape_are_refused():
+    """Also where they were scaled and turned, which leaves rounding."""
+    one = np.random.default_rng(0).normal(size=(8, 2))
+    turn = np.array([[np.cos(2.0), -np.sin(2.0)], [np.sin(2.0), np.cos(2.0)]])
+    groups = np.repeat([0, 1], [12, 8])
+    for other in (3 * one, one @ turn):
+        shapes = np.where(groups[:, None, None] == 0, one, other)
+        with pytest.raises(ValueError, match="all shapes are the same"):
+            sb.group_test(shapes, groups)
+    groups = np.repeat([0, 1], [25, 15])
+    with pytest.raises(ValueError, match="'james' has a singular covariance"):
+        sb.group_test(np.ones((40, 3)) + groups[:, None], groups)

@@ -115,6 +115,8 @@ def test_other_sites_beside_points_agree_with_nuts(both):
             assert_agree(one, other)
     assert ours.sample_stats.keys() <= theirs.sample_stats.keys()
     assert np.unique(ours.sample_stats["n_steps"]).size > 1  # lengths of trajectories are random
+    for result in (ours, theirs):  # adaptation ends with the warm-up
+        assert np.ptp(result.sample_stats["step_size"], axis=1).max() == 0.0
 
 
 def test_draws_are_of_the_model_as_it_is_written(both):

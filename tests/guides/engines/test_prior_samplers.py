@@ -202,7 +202,7 @@ def test_evidence_of_a_correlated_regression():
     assert (
         np.mean(np.square(z)) < 4
     )  # a mean of three squares of normal numbers is, 99.3 times of 100
-    assert max(one.standard_error for one in found) < 0.3
+    assert max(one.standard_error for one in found) < 0.4
 
 
 def test_evidence_of_many_coefficients_is_not_too_low():
@@ -265,11 +265,10 @@ def test_refusals(name):
         engine.run(Problem(impossible, data))
 
 
-@pytest.mark.parametrize("name", ["hmc", "nested"])
-def test_says_how_to_install_blackjax(name, monkeypatch):
+def test_says_how_to_install_blackjax(monkeypatch):
     monkeypatch.setitem(sys.modules, "blackjax", None)
     with pytest.raises(ImportError, match=r"pip install 'sidebayes\[sampling\]'"):
-        ENGINES[name].run(peaks_problem())
+        ENGINES["nested"].run(peaks_problem())
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def hamiltonian(
             now,
         )
         position, slope = position + metric.moved(found.unit), metric.slope_of_sites(found.slope)
-        learned = adapt(chain.warm_up, position, slope, found.accept_prob)
+        learned = adapt(chain.warm_up, position, slope, found.accept_prob, is_known)
         return Chain(key, unravel(position), found.potential_energy, slope, learned, *found[3:])
 
     return ready, move

@@ -105,7 +105,7 @@ def warm_up(
     ready : callable
         ``ready(size) -> WarmUp`` before any transition.
     adapt : callable
-        ``adapt(state, position, slope, acceptance) -> WarmUp`` after one.
+        ``adapt(state, position, slope, acceptance, went) -> WarmUp`` after one, if it went anywhere.
 
     References
     ----------
@@ -121,7 +121,7 @@ def warm_up(
         zero, one = jnp.zeros(()), jnp.ones(())
         averaging = ready_average(jnp.log(10 * one))
         return WarmUp(
-            jnp.asarray(-1),
+            jnp.asarray(0),
             one,
             unit_metric(size, dense_mass),
             averaging,
@@ -178,12 +178,17 @@ def warm_up(
             ring=ring,
         )
 
-    def adapt(state: WarmUp, position: Array, slope: Array, acceptance: Array) -> WarmUp:
-        learns = (state.number >= 0) & (state.number < num_warmup)
+    def adapt(
+        state: WarmUp,
+        position: Array,
+        slope: Array,
+        acceptance: Array,
+        went: Array | bool = True,
+    ) -> WarmUp:
         return lax.cond(
-            learns,
+            went & (state.number < num_warmup),
             lambda: learn(state, position, slope, acceptance),
-            lambda: state._replace(number=jnp.maximum(state.number, 0)),
+            lambda: state,
         )
 
     return ready, adapt
