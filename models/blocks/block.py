@@ -27,6 +27,7 @@ __all__ = [
     "Collapsible",
     "Conditional",
     "Discrete",
+    "Doubting",
     "Drawable",
     "Factored",
     "FollowsPoints",
@@ -342,6 +343,15 @@ class Collapsible(Protocol):
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """Number of a cluster that collapsed and what happened to it, None if all is well."""
+        ...
+
+
+@runtime_checkable
+class Doubting(Protocol):
+    """Doubts modes, which are set aside where a start found another."""
+
+    def doubts(self, values: Mapping[str, Any]) -> bool:
+        """Whether something is wrong with values of the sites, though the log density is high there."""
         ...
 
 

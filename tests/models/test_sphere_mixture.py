@@ -301,6 +301,7 @@ def test_tight_clusters_do_not_reach_around_the_sphere(are_known):
     known = sb.PartialLabels(labels if are_known else np.full(60, -1))
     fit = sb.fit("sphere_mixture", x, known=known, num_clusters=2, progress=False)
     assert fit.status.converged
+    assert "starts that ended at a doubtful mode were set aside" in str(fit.status)
     assert np.arccos(fit.params["direction"] @ x.T).min(axis=1).max() < 0.01
     assert fit.params["missing_mass"].max() < 1e-6
     assert len(np.unique(np.stack([labels, fit.labels()]), axis=1).T) == 2

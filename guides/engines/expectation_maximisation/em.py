@@ -45,7 +45,7 @@ from ..steps.shortlist import shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 from ..steps.surrogate import expectation, raise_surrogate, slope_at, tightened
 from ..steps.update_checks import check_updates
-from ..steps.updates import Plan, closed_forms, degenerate, maximised, plan_updates
+from ..steps.updates import Plan, closed_forms, degenerate, doubted, maximised, plan_updates
 from .failures import all_collapsed, nowhere_finite
 
 __all__ = ["EM", "EMState"]
@@ -374,7 +374,10 @@ class EM(KeptEngine):
         collapsed = [degenerate(problem, point) for point in points]
         lost = np.array([c is not None for c in collapsed]) | (code == BROKEN)
         sound = np.isfinite(value) & ~lost
-        best = ends.best(value, sound if sound.any() else np.isfinite(value))
+        doubtful = sound & [doubted(problem, point) for point in points]
+        trusted = sound & ~doubtful
+        wanted = next((some for some in (trusted, sound) if some.any()), np.isfinite(value))
+        best = ends.best(value, wanted)
         if not sound.any():
             raise all_collapsed(problem, collapsed[best], points[best], state.params)
         is_mode, remark = ends.remark(best, points[best])
@@ -393,6 +396,8 @@ class EM(KeptEngine):
             message += f"; {remark}"
         if lost.any():
             message += f"; {lost.sum()} starts that collapsed were set aside"
+        if doubtful.any() and trusted.any():
+            message += f"; {doubtful.sum()} starts that ended at a doubtful mode were set aside"
         return EngineResult(
             engine=self.name,
             draws={name: v[None, None] for name, v in points[best].items()},

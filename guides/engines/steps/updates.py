@@ -13,6 +13,7 @@ from numpyro.ops.provenance import eval_provenance
 from sidebayes.models.blocks.block import (
     Block,
     Collapsible,
+    Doubting,
     Drawable,
     Improper,
     Observation,
@@ -41,6 +42,7 @@ __all__ = [
     "block_of",
     "closed_forms",
     "degenerate",
+    "doubted",
     "drawable",
     "is_ours",
     "listed",
@@ -358,3 +360,12 @@ def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int,
             if found is not None:
                 return found
     return None
+
+
+def doubted(problem: Problem, params: Mapping[str, np.ndarray]) -> bool:
+    """Whether a block doubts a mode; see `Doubting`."""
+    return any(
+        block.doubts({role: params[name] for role, name in sites.items()})
+        for block, sites in declared_blocks(abstract_trace(problem))
+        if isinstance(block, Doubting)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array, lax
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpyro.distributions.transforms import Transform
 
@@ -34,11 +36,14 @@ _SINGULAR = 1e-10
 _HALVINGS = 30
 """Times that a step of the mean is halved before the mean stays."""
 
-_LACKING = 1e-3
-"""Mass that densities lack from which on a fit says so."""
+_FAR_AWAY = 0.7
+"""Angle to the nearest point from which on a mean is far away, in radians."""
 
 _AROUND = 0.5
-"""Missing mass from which on a component has collapsed; those of uniform points lack an eighth at most."""
+"""Mass that a density lacks, by its bound, from which on a component reaches around the sphere."""
+
+_LACKING = 1e-3
+"""Mass that densities lack from which on a fit says so."""
 
 
 class _Members(NamedTuple):
@@ -95,6 +100,7 @@ class WrappedComponents(Block, WholeData):
         data: ArrayLike | None = None,
     ) -> None:
         self.num_clusters, self.dimension, self.prior = num_clusters, dimension, prior
+        self.data = data
         self.spread: Spread
         if covariance == "low_rank":
             self.spread = LowRankSpread(dimension, rank, prior)
@@ -210,17 +216,28 @@ class WrappedComponents(Block, WholeData):
         return {"vector": cells.direction, **self.spread.start(inside)}
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
-        """First cluster whose covariance is numerically singular, or that has its points on its far side."""
+        """First cluster whose covariance is numerically singular."""
         given = {role: jnp.asarray(value) for role, value in values.items()}
         spread = np.linalg.eigvalsh(np.asarray(self.spread.covariance(given)))
         worst = int(np.argmin(spread[:, 0]))
         if spread[worst, 0] < _SINGULAR * spread.max():
             return worst, "its covariance is singular"
-        lacking = np.asarray(missing_mass(spread[:, -1], self.dimension))
-        worst = int(np.argmax(lacking))
-        if lacking[worst] < _AROUND:
-            return None
-        return worst, "it reaches around the sphere, to the far side of its mean"
+        return None
+
+    def doubts(self, values: Mapping[str, Any]) -> bool:
+        """Whether a component reaches around the sphere, and has all points far from its mean.
+
+        Covariances are stretched there, which a prior rewards that is wide beside the clusters.
+        """
+        if self.data is None or isinstance(self.data, Tracer):
+            return False
+        mean = np.asarray(values["vector"])
+        mean = mean / np.linalg.norm(mean, axis=-1, keepdims=True)
+        is_far = (mean @ np.asarray(self.data).T).max(axis=1) < math.cos(_FAR_AWAY)
+        given = {role: jnp.asarray(values[role]) for role in self.spread.roles}
+        widest = np.linalg.eigvalsh(np.asarray(self.spread.covariance(given)))[:, -1]
+        lacking = np.asarray(missing_mass(widest, self.dimension))
+        return bool((is_far & (lacking > _AROUND)).any())
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that a component reaches around the sphere."""
