@@ -17,6 +17,9 @@ __all__ = ["MixedTable", "mixed_table"]
 
 _KINDS = ("normal", "count", "category", "ordered")
 
+_TIMES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
+"""What pandas calls columns of dates, durations, times and periods."""
+
 _MANY = 20
 """Rows from which on a level of its own in each of them is pointed out."""
 
@@ -141,7 +144,7 @@ def _by_type(column: pd.Series) -> str:
     TypeError
         For dates and durations, which are neither numbers nor categories.
     """
-    if column.dtype.kind in "mM":
+    if pd.api.types.infer_dtype(column, skipna=True) in _TIMES:
         raise TypeError(
             f"column {column.name!r} holds dates or durations ({column.dtype}); turn them into numbers, such "
             "as days since the first, or name its kind, 'category' or 'ordered'"

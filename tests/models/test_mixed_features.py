@@ -391,6 +391,9 @@ def test_kinds_are_those_of_the_columns():
         TypeError, match="column 'when' holds dates or durations .* or name its kind"
     ):
         sb.mixed_table(pd.DataFrame({"when": when}))
+    for other in (when.tz_localize("UTC"), when.to_period("D"), when.date, when - when[0]):
+        with pytest.raises(TypeError, match="column 'when' holds dates or durations"):
+            sb.mixed_table(pd.DataFrame({"when": other}))
     assert sb.mixed_table(pd.DataFrame({"when": when}), {"when": "ordered"}).kinds == (
         "ordered:20",
     )

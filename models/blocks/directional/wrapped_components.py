@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 from jax import Array, lax
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions.transforms import Transform
 
 from ..block import Block, Observation, WholeData
@@ -234,17 +235,17 @@ class WrappedComponents(Block, WholeData):
         mean = np.asarray(values["vector"])
         mean = mean / np.linalg.norm(mean, axis=-1, keepdims=True)
         is_far = (mean @ np.asarray(self.data).T).max(axis=1) < math.cos(_FAR_AWAY)
+        return bool((is_far & (self._lacking(values) > _AROUND)).any())
+
+    def _lacking(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Most that the density of each component lacks; see `missing_mass`."""
         given = {role: jnp.asarray(values[role]) for role in self.spread.roles}
-        widest = np.linalg.eigvalsh(np.asarray(self.spread.covariance(given)))[:, -1]
-        lacking = np.asarray(missing_mass(widest, self.dimension))
-        return bool((is_far & (lacking > _AROUND)).any())
+        widest = np.linalg.eigvalsh(np.asarray(self.spread.covariance(given)))[..., -1]
+        return np.asarray(missing_mass(widest, self.dimension))
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that a component reaches around the sphere."""
-        given = {role: jnp.asarray(values[role]) for role in self.spread.roles}
-        covariance = self.spread.covariance(given)
-        widest = np.linalg.eigvalsh(np.asarray(covariance))[..., -1]
-        lacking = np.asarray(missing_mass(widest, self.dimension)).mean(axis=(0, 1))
+        lacking = self._lacking(values).mean(axis=(0, 1))
         worst = int(np.argmax(lacking))
         if lacking[worst] < _LACKING:
             return None
