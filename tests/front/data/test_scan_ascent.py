@@ -9,6 +9,7 @@ from sidebayes.guides.engines.variational import streamed_ascent
 import sidebayes
 from sidebayes import streams
 
+FEW = {"num_clusters": 3, "covariance": "diagonal", "progress": False}
 CENTRES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 5.0]])
 
 
@@ -37,8 +38,7 @@ def by_mean(fit):
 
 
 def test_factors_are_those_of_all_rows(rows, table):
-    given = {"num_clusters": 3, "engine": "cavi", "progress": False}
-    found, expected = (sidebayes.fit("gmm", x, **given) for x in (table, rows))
+    found, expected = (sidebayes.fit("gmm", x, engine="cavi", **FEW) for x in (table, rows))
     assert "200 of 900 points" in repr(found)
     assert found.run.sample_of == 900
     # both stop with next to nothing to gain, at the same bound
@@ -56,7 +56,7 @@ def test_factors_are_those_of_all_rows(rows, table):
 
 
 def test_what_is_of_a_sample_is_said(table, tmp_path):
-    found = sidebayes.fit("gmm", table, num_clusters=3, engine="cavi", progress=False)
+    found = sidebayes.fit("gmm", table, engine="cavi", **FEW)
     assert found.verdict[0] == "caution"
     assert "was not looked at" in found.verdict[1]
     with pytest.raises(ValueError, match="leaving out is of all"):
@@ -66,14 +66,13 @@ def test_what_is_of_a_sample_is_said(table, tmp_path):
     assert found.predict(table).shape == (900,)
     found.save(tmp_path / "fit.nc")
     loaded = sidebayes.load(tmp_path / "fit.nc")
-    again = sidebayes.fit("gmm", table, num_clusters=3, engine="cavi", init=loaded, progress=False)
+    again = sidebayes.fit("gmm", table, engine="cavi", init=loaded, **FEW)
     assert again.log_evidence.value == pytest.approx(found.log_evidence.value, rel=1e-7)
 
 
 def test_a_table_that_is_kept_whole_is_like_an_array(rows, table, monkeypatch):
     monkeypatch.setattr(streams, "_SAMPLE", 1000)
-    given = {"num_clusters": 3, "engine": "cavi", "progress": False}
-    found, expected = (sidebayes.fit("gmm", x, **given) for x in (table, rows))
+    found, expected = (sidebayes.fit("gmm", x, engine="cavi", **FEW) for x in (table, rows))
     assert not found.run.sample_of
     assert found.log_evidence == expected.log_evidence
     assert "k-hat" in found.verdict[1]
@@ -81,7 +80,7 @@ def test_a_table_that_is_kept_whole_is_like_an_array(rows, table, monkeypatch):
 
 def test_a_checkpoint_goes_on_after_a_pass(table, tmp_path, monkeypatch):
     engine = sidebayes.CoordinateAscent(num_restarts=1, max_steps=5, tol=0.0, num_draws=10)
-    given = {"num_clusters": 3, "engine": engine, "progress": False}
+    given = FEW | {"engine": engine}
     expected = sidebayes.fit("gmm", table, **given)
     whole, calls = streamed_ascent.at_rest, []
 
