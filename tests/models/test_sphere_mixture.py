@@ -307,9 +307,12 @@ def test_tight_clusters_do_not_reach_around_the_sphere(are_known):
     assert len(np.unique(np.stack([labels, fit.labels()]), axis=1).T) == 2
 
 
-def test_new_rows_are_directions():
+def test_new_rows_are_directions(tmp_path):
     x = np.array([[0.0, 0.0, 1.0], [0.6, 0.0, 0.8], [0.0, 0.6, 0.8]] * 4)
     fit = sb.fit("sphere_mixture", x, num_clusters=1, covariance="spherical", progress=False)
     fit.predict(x[:2])
     with pytest.raises(ValueError, match="row 1 of x has length zero and no direction"):
         fit.log_prob(x[:2] * [[1.0], [0.0]])
+    fit.save(tmp_path / "fit.nc")
+    with jax.enable_x64(False):
+        np.testing.assert_array_equal(sb.load(tmp_path / "fit.nc").predict(x[:2]), 0)

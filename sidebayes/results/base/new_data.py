@@ -64,12 +64,15 @@ def check_new(
 
 def _check_rows(run: Run, given: Mapping[str, Any]) -> None:
     """Have blocks look at new rows of what they describe."""
-    trace = abstract_trace(run.problem)
-    if not any(isinstance(block, CheckingRows) for block, _ in declared_blocks(trace)):
-        return
-    for part in plan_updates(run.problem).starting:
-        block = block_of(trace, part)
-        for name in part.sources:
+    with run.precision:
+        trace = abstract_trace(run.problem)
+        if not any(isinstance(block, CheckingRows) for block, _ in declared_blocks(trace)):
+            return
+        found = [
+            (block_of(trace, part), part.sources) for part in plan_updates(run.problem).starting
+        ]
+    for block, sources in found:
+        for name in sources:
             if isinstance(block, CheckingRows) and given.get(name) is not None:
                 block.check_rows(name, given[name])
 
