@@ -251,7 +251,7 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
     fits = named_fits(fits)
     lower = lower_modes(fits)
     measured, passed_over = measure(fits)
-    left_out, said_of_these, usable = leave_one_out(fits)
+    left_out, said_of_these, by_unit = leave_one_out(fits)
     rows = {name: row_of(fit) | left_out[name] | measured[name] for name, fit in fits.items()}
     frame = pd.DataFrame.from_dict(rows, orient="index")
     texts = [name for name in frame if _is_text(str(name))]
@@ -269,7 +269,7 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
         "sidebayes.Fit.from_draws(model, data, draws) gives a full fit."
         for name in map(str, elsewhere)
     ]
-    said = headline(fits, frame, usable)
+    said = headline(fits, frame, by_unit)
     return Comparison(
         frame.drop(columns=empty), tuple(notes), tuple(numbers[key] for key in sets), said
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..fitted import Fitted
 from ..trust.facts import BADGES
-from ..trust.modes import same_question
+from ..trust.modes import height, same_question
 from .reference import starts_at_prior
 
 __all__ = ["headline"]
@@ -20,8 +22,16 @@ _SAID = {
 }
 """What fits do that are measured against a reference, one of them or several."""
 
+_SMALL_GAP, _SURE = 4.0, 2.0
+"""Differences of elpd that are small, or below so many of their standard errors, tell nothing: Sivula,
+Magnusson, Matamoros and Vehtari (2020), arXiv:2008.10296."""
 
-def headline(fits: Mapping[str, Fitted], frame: pd.DataFrame, scored: Sequence[str] = ()) -> str:
+
+def headline(
+    fits: Mapping[str, Fitted],
+    frame: pd.DataFrame,
+    scores: Mapping[str, NDArray[np.float64]],
+) -> str:
     """Which run to use, and why, in one sentence; of several models or data sets, a part for each.
 
     Parameters
@@ -29,24 +39,32 @@ def headline(fits: Mapping[str, Fitted], frame: pd.DataFrame, scored: Sequence[s
     fits : mapping of str to Fit
     frame : DataFrame
         Rows of the fits, with a column ``trust``.
-    scored : sequence of str
-        Fits whose leave-one-out scores can be compared.
+    scores : mapping of str to ndarray
+        Leave-one-out scores by unit of the fits that can be compared by them.
     """
     questions: dict[tuple, list[str]] = {}
     for name, fit in fits.items():
         questions.setdefault(same_question(fit), []).append(name)
-    parts = [_advice({name: fits[name] for name in names}, frame) for names in questions.values()]
-    if len(parts) > 1 and len(scored) > 1:
-        parts.append(_prediction(frame.loc[list(scored), "elpd_loo"]))
-    text = "; ".join(filter(None, parts))
+    asked = questions.values()
+    parts = [_advice({n: fits[n] for n in names}, frame) for names in asked if len(names) > 1]
+    if alone := {names[0]: fits[names[0]] for names in asked if len(names) == 1}:
+        parts.append(_alone(alone))
+    if len(questions) > 1 and len(scores) > 1:
+        parts.append(_prediction(scores))
+    text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _alone(fits: Mapping[str, Fitted]) -> str:
+    """Part of the sentence about fits that are the only ones of their posteriors."""
+    said = "; ".join(f"{name} by itself: {_badge(fit)}" for name, fit in fits.items())
+    if len(fits) == 1:
+        return f"no other run is of the posterior of {next(iter(fits))}, to vouch for it; {said}"
+    return f"the posteriors of {_list(fits)} differ, so that no run vouches for another; {said}"
 
 
 def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     """Part of the sentence about fits of one posterior."""
-    if len(fits) == 1:
-        (name,) = fits
-        return f"nothing here can be measured against {name}, by itself: {_badge(fits[name])}"
     by_trust: dict[str, list[str]] = {}
     for name in fits:
         by_trust.setdefault(str(frame.loc[name, "trust"]), []).append(name)
@@ -70,6 +88,8 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     good = [name for name in by_trust.get("", ()) if fits[name].verdict[0] == "good"]
     low = by_trust.get("lower mode")
     lower = f", and {_do(low, *_SAID['lower mode'])}" if low else ""
+    if len(good) > 1 and any(height(fits[name]) is None for name in good):
+        return f"nothing here ranks {_list(good)}, whose likelihoods were not computed{lower}"
     if good:
         return f"use {good[0]}, a mode whose search shows no fault{lower}"
     return f"trust none of {_list(fits)} yet: {_badge(next(iter(fits.values())))}{lower}"
@@ -84,12 +104,22 @@ def _badge(fit: Fitted) -> str:
     return BADGES[fit.verdict[0]]
 
 
-def _prediction(scores: pd.Series) -> str:
+def _prediction(scores: Mapping[str, NDArray[np.float64]]) -> str:
     """What leaving data out says of fits that are compared by it."""
-    order = scores.sort_values(ascending=False)
+    best = max(scores, key=lambda name: scores[name].sum())
+    lags = {name: scores[best] - scores[name] for name in scores if name != best}
+    lag = {name: (d.sum(), np.sqrt(len(d)) * d.std()) for name, d in lags.items()}
+    tied = [n for n, (gap, error) in lag.items() if gap < max(_SMALL_GAP, _SURE * error)]
+    below = [name for name in lag if name not in tied]
+
+    def above(names: Sequence[str]) -> str:
+        return _list([f"{lag[n][0]:.1f} ± {lag[n][1]:.1f} above that of {n}" for n in names])
+
+    if not tied:
+        return f"{best} predicts best, with a LOO elpd {above(below)}"
+    rest = f", and {above(below)}" if below else ""
     return (
-        f"{order.index[0]} predicts best of {_list(list(scores.index))} (LOO elpd {order.iloc[0]:.1f}, "
-        f"{order.iloc[0] - order.iloc[1]:.1f} above the next)"
+        f"LOO does not tell {_list([best, *tied])} apart: the elpd of {best} is {above(tied)}{rest}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..fitted import AskedFit, Fitted
 
@@ -15,7 +16,7 @@ __all__ = ["leave_one_out"]
 
 def leave_one_out(
     fits: Mapping[str, AskedFit],
-) -> tuple[dict[str, dict[str, float]], list[str], list[str]]:
+) -> tuple[dict[str, dict[str, float]], list[str], dict[str, NDArray[np.float64]]]:
     """Columns ``elpd_loo`` and ``bad_k`` of every fit.
 
     A score with a unit of high Pareto k is not to be used, and is NaN.
@@ -30,12 +31,13 @@ def leave_one_out(
         By fit.
     list of str
         Sentences: which scores are not to be used, and which cannot be compared.
-    list of str
-        Fits whose scores can be used, where all of these can be compared; else none.
+    dict of str
+        Scores by unit of the fits whose scores can be used, where all of these can be compared; else
+        none.
     """
     rows: dict[str, dict[str, float]] = {}
     notes, unusable = [], []
-    scored: dict[tuple, dict[str, int]] = {}
+    scored: dict[tuple, dict[str, NDArray[np.float64]]] = {}
     for name, fit in fits.items():
         rows[name] = {"elpd_loo": np.nan, "bad_k": np.nan}
         try:
@@ -50,7 +52,7 @@ def leave_one_out(
             unusable.append(f"{name} ({wide} of {found.n_data_points} units)")
             continue
         rows[name]["elpd_loo"] = float(found.elpd)
-        scored.setdefault(_what_is_scored(fit), {})[name] = found.n_data_points
+        scored.setdefault(_what_is_scored(fit), {})[name] = np.asarray(found.elpd_i)
     if unusable:
         notes.append(
             f"LOO elpd is not to be used of {', '.join(unusable)}, where Pareto k is too high; "
@@ -59,7 +61,8 @@ def leave_one_out(
         )
     if len(scored) > 1:
         groups = [
-            f"{', '.join(names)} ({next(iter(names.values()))} units)" for names in scored.values()
+            f"{', '.join(names)} ({len(next(iter(names.values())))} units)"
+            for names in scored.values()
         ]
         data = len({what[0] for what in scored}) > 1
         remedy = (
@@ -71,8 +74,7 @@ def leave_one_out(
             f"LOO elpd cannot be compared between {' and '.join(groups)}: they score other "
             f"{'data' if data else 'units'}; {remedy}."
         )
-    usable = [name for names in scored.values() for name in names] if len(scored) == 1 else []
-    return rows, notes, usable
+    return rows, notes, next(iter(scored.values())) if len(scored) == 1 else {}
 
 
 def _what_is_scored(fit: Fitted) -> tuple[Any, ...]:

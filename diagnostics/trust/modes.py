@@ -12,7 +12,7 @@ from sidebayes.guides.engines.plumbing.identity import freeze
 from ..fitted import Fitted
 from .verdict import num_starts_at_best
 
-__all__ = ["lower_modes", "same_data", "same_question"]
+__all__ = ["height", "lower_modes", "same_data", "same_question"]
 
 _SAME = 1e-6
 """Difference of log joint densities, relative to their size, that convergence leaves between runs."""
@@ -73,25 +73,25 @@ def lower_modes(fits: Mapping[str, Fitted]) -> dict[str, str]:
     dict of str
         Empty where all reached the same height.
     """
-    heights = {name: height for name, fit in fits.items() if (height := _height(fit)) is not None}
+    heights = {name: found for name, fit in fits.items() if (found := height(fit)) is not None}
     keys = {name: (*same_question(fits[name]), fits[name].approximate) for name in heights}
     said = {}
-    for name, height in heights.items():
+    for name, own in heights.items():
         peers = [other for other in heights if keys[other] == keys[name]]
         best = max(peers, key=heights.__getitem__)
         top = heights[best]
-        if top - height > max(0.01, _SAME * (1 + abs(top))):
+        if top - own > max(0.01, _SAME * (1 + abs(top))):
             number, starts = num_starts_at_best(fits[best]), len(fits[best].objective)
             found = f"{number} of {starts} start{'s' if starts > 1 else ''} of {best}"
             said[name] = (
-                f"{name} holds a lower mode: log joint {height:.6g}, {top - height:.3g} below the "
+                f"{name} holds a lower mode: log joint {own:.6g}, {top - own:.3g} below the "
                 f"{top:.6g} that {found} reached on the same posterior; start it there (init=) or add "
                 "starts (num_restarts)."
             )
     return said
 
 
-def _height(fit: Fitted) -> float | None:
+def height(fit: Fitted) -> float | None:
     """Log joint density of a mode that can be compared; None for what is no such mode."""
     history: NDArray[np.float64] = np.asarray(fit.objective, float)
     info = fit.tree["fit_info"].attrs
@@ -104,6 +104,6 @@ def _height(fit: Fitted) -> float | None:
     )
     if not comparable:
         return None
-    height = density.item()
+    own = density.item()
     # what was climbed is the log joint itself
-    return height if np.isclose(history, height, rtol=_SAME, atol=1e-3).any() else None
+    return own if np.isclose(history, own, rtol=_SAME, atol=1e-3).any() else None

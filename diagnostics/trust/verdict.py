@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..fitted import Fitted
 from ..sites import is_label_dim, is_ordered, role_of
@@ -28,6 +29,9 @@ _TWINS = 1e-6
 _MANY = 10
 """Points for each cluster from which on one that holds a single point is pointed out."""
 
+_NO_POINT = 0.5
+"""Sum of the probabilities of points below which a cluster is empty."""
+
 _FEWEST_DRAWS = 4
 """Fewest draws per chain for which R-hat and ESS are computed."""
 
@@ -44,7 +48,7 @@ def verdict(fit: Fitted) -> tuple[str, str]:
     """
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
-    noted = [*json.loads(info.get("remarks", "[]")), *_lone(fit)]
+    noted = [*json.loads(info.get("remarks", "[]")), *_empty(fit), *_lone(fit)]
     message = ". ".join([message, *noted])
     if not info["converged"]:
         return "bad", f"{message}."
@@ -158,6 +162,22 @@ def _twins(fit: Fitted) -> tuple[str, str] | None:
     return None
 
 
+def _empty(fit: Fitted) -> list[str]:
+    """Clusters of a mode that hold no point, where none was to be removed."""
+    point = fit.tree["posterior"].attrs["point_estimate"] and not fit.config.prunes
+    if not point or "responsibilities" not in fit.tree or is_ordered(fit.tree):
+        return []
+    prob = fit.tree["responsibilities"]["prob"]
+    size = prob.sum("points").to_numpy().reshape(-1, prob.sizes["clusters"]).max(axis=0)
+    empty = [str(cluster) for cluster in np.flatnonzero(size < _NO_POINT)]
+    if not empty:
+        return []
+    named = f"Cluster {empty[0]} holds" if len(empty) == 1 else f"Clusters {', '.join(empty)} hold"
+    return [
+        f"{named} no point: fewer clusters describe the data as well, or another start fills more"
+    ]
+
+
 def _lone(fit: Fitted) -> list[str]:
     """Clusters that hold a single point, where others hold many."""
     if "responsibilities" not in fit.tree:
@@ -184,12 +204,21 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
     given = "starts_at_best" in fit.tree["fit_info"].attrs
     if not given and getattr(fit.config, "num_restarts", 1) > 1:
         return None  # all its starts were equal: the model's blocks know one place to start from
-    if fit.config.climbs or fit.config.hard_labels:
+    alone = fit.config.one_start
+    if fit.config.climbs or fit.config.hard_labels or (alone and _has_unknown_labels(fit)):
+        remedy = "try other seeds" if alone else "leave init out, or add starts (num_restarts)"
         return "caution", (
-            "It had one start, so that nothing shows whether others lead higher; leave init out, or "
-            "add starts (num_restarts)."
+            f"It had one start, so that nothing shows whether others lead higher; {remedy}."
         )
     return None
+
+
+def _has_unknown_labels(fit: Fitted) -> bool:
+    """Whether there are several clusters, and points of which nobody has said where they belong."""
+    if "responsibilities" not in fit.tree or fit.tree["responsibilities"].sizes["clusters"] < 2:
+        return False
+    known = [v.classes for v in fit.run.data.values() if isinstance(v, PartialLabels)]
+    return not any((classes >= 0).all() for classes in known)
 
 
 def _is_one_cluster(fit: Fitted) -> bool:

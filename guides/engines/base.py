@@ -198,6 +198,9 @@ class Engine:
     prunes: ClassVar[bool] = False
     """Whether the engine takes out what does not pay for itself, so that densities need no bound there."""
 
+    one_start: ClassVar[bool] = False
+    """Whether it starts once, and cannot be told to start more often."""
+
     corners: ClassVar[tuple[str, ...]] = ()
     """Roles of sites on simplices that the engine holds at zeros and ones."""
 

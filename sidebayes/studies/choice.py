@@ -15,6 +15,9 @@ from ..results.fit import Fit
 
 __all__ = ["NumberChoice", "read_numbers"]
 
+_SURE = 2.0
+"""Standard errors of a difference beyond which it is told from zero."""
+
 
 @dataclass(frozen=True, repr=False)
 class NumberChoice:
@@ -27,11 +30,14 @@ class NumberChoice:
         A row for every number tried, which the index has, and the column ``chosen``.
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
+    doubts : str
+        Why the choice may be another among these numbers; empty without reason.
     """
 
     fit: Fit
     path: pd.DataFrame
     edge: str = field(default="")
+    doubts: str = field(default="")
 
     what: ClassVar[str] = "components"
     """What was counted."""
@@ -43,26 +49,52 @@ class NumberChoice:
 
     @classmethod
     def of(cls, fit: Fit, path: pd.DataFrame, *, argument: str, reached: int | None = None) -> Self:
-        """A choice; a warning says where it is the greatest or the least number tried.
+        """A choice; warnings say where it is the greatest or the least number tried, or not sure.
 
         Parameters
         ----------
         fit : Fit
         path : DataFrame
-            Rows of numbers without a fit hold NaN in the first column.
+            Rows of numbers without a fit hold NaN.
         argument : str
             Argument that gave the numbers.
         reached : int, optional
             Number up to which growth from the least one was worth it, where that is not the chosen one;
             the least number is then no edge.
         """
-        edge = cls(fit, path)._edge(argument, reached)
-        if edge:
-            warn_user(edge)
-        return cls(fit, path, edge)
+        choice = cls(fit, path)
+        edge, doubts = choice._edge(argument, reached), choice._doubts()
+        for said in filter(None, (edge, doubts)):
+            warn_user(said)
+        return cls(fit, path, edge, doubts)
+
+    def _doubts(self) -> str:
+        """What speaks against a choice by evidence, and against the fit chosen."""
+        said = []
+        if "log_evidence" in self.path and self.path["log_evidence"].notna().sum() > 1:
+            value = self.path["log_evidence"].dropna()
+            best, *others = value.sort_values(ascending=False).index
+            bounds = self.path.get("evidence", pd.Series(index=value.index, dtype=str)) == "bound"
+            if bounds.any():
+                numbers = ", ".join(map(str, self.path.index[bounds]))
+                said.append(
+                    f"the log evidence of {numbers} {self.what} is a lower bound, which may be far below it"
+                )
+            error = self.path.get("standard_error", value * np.nan)
+            gap, of_gap = value[best] - value[others[0]], np.hypot(error[best], error[others[0]])
+            if gap < _SURE * of_gap:
+                said.append(
+                    f"the log evidence of {best} is {gap:.2g} ± {of_gap:.2g} above that of {others[0]}, "
+                    "which does not tell them apart"
+                )
+        if self.fit is not None and self.fit.verdict[0] == "bad":
+            said.append(
+                f"the fit of {self.number} {self.what} is not to be trusted: {self.fit.verdict[1]}"
+            )
+        return "; ".join(said)
 
     def _edge(self, argument: str, reached: int | None) -> str:
-        tried = self.path.index[self.path.iloc[:, 0].notna()]
+        tried = self.path.index[self.path.drop(columns="chosen").notna().any(axis=1)]
         best = self.number if reached is None else reached
         if len(self.path) < 2:
             return ""
@@ -88,7 +120,7 @@ class NumberChoice:
     def __repr__(self) -> str:
         """The table, and what is to be said of the choice."""
         head = f"{self.number} {self.what} chosen of {len(self.path)} numbers tried"
-        return "\n".join(filter(None, (head, self.edge, self.path.to_string())))
+        return "\n".join(filter(None, (head, self.edge, self.doubts, self.path.to_string())))
 
 
 def read_numbers(argument: str, given: Any, example: str) -> list[int]:

@@ -40,6 +40,8 @@ class ClusterChoice(NumberChoice):
         whether it is the one ``chosen``.
     edge : str
         Whether growth ended at the most components that it was given; empty where BIC ended it.
+    doubts : str
+        Why the fit is not to be trusted; empty without reason.
     """
 
     @property

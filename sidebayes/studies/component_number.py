@@ -32,10 +32,13 @@ class ComponentChoice(NumberChoice):
     fit : Fit
         The fit with the chosen number of components.
     path : DataFrame
-        A row for every number of components tried: ``bic``, or ``log_evidence`` and its
-        ``standard_error``, NaN where every start collapsed; and whether it is the one ``chosen``.
+        A row for every number of components tried: ``bic``; or ``log_evidence``, its ``standard_error``,
+        and whether this ``evidence`` is an estimate or a lower bound; NaN where every start collapsed; and
+        whether it is the one ``chosen``.
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
+    doubts : str
+        Why the choice may be another among these numbers; empty without reason.
     """
 
     @property
@@ -143,7 +146,7 @@ def select_components(
         progress=progress,
     )
     fits: dict[int, Fit] = {}
-    rows: dict[int, dict[str, float]] = {}
+    rows: dict[int, dict[str, Any]] = {}
     for number, result in zip(tried, found, strict=False):
         if isinstance(result, FitError):
             lost, rows[number] = result, {}
@@ -178,7 +181,7 @@ def _fitted(run: Callable[..., Fit], number: int) -> Fit | FitError:
         return error
 
 
-def _score(found: Fit, by_evidence: bool) -> dict[str, float]:
+def _score(found: Fit, by_evidence: bool) -> dict[str, float | str]:
     if not by_evidence:
         return {"bic": found.bic}
     evidence = found.log_evidence
@@ -187,4 +190,8 @@ def _score(found: Fit, by_evidence: bool) -> dict[str, float]:
             f"{found.engine} gives no evidence; use engine='smc' or 'nested', or criterion='bic'"
         )
     error = np.nan if evidence.standard_error is None else evidence.standard_error
-    return {"log_evidence": evidence.value, "standard_error": error}
+    return {
+        "log_evidence": evidence.value,
+        "standard_error": error,
+        "evidence": evidence.kind,
+    }

@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sidebayes.guides.engines.base import Engine, SideBayesWarning
+from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
 
 from ..api import fit
 from ..common.fields import check_seed
+from ..common.warnings import warn_user
 from ..results.fit import Fit
 from ..results.positions import WIDE
 from ..tasks import Task, run_tasks
@@ -33,12 +34,15 @@ class DimensionChoice(NumberChoice):
     fit : Fit
         The fit with the chosen number of dimensions.
     path : DataFrame
-        A row for every number of dimensions tried: ``log_evidence``; ``elpd``, the expected log predictive
+        A row for every number of dimensions tried: ``log_evidence``, and whether this ``evidence`` is an
+        estimate or a lower bound; ``elpd``, the expected log predictive
         density of points left out, with the standard error ``difference_se`` of its difference to the best
         one; ``wide``, the number of points for which the draws are too narrow to tell; the typical ``noise``
         and whether it is the one ``chosen``.
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
+    doubts : str
+        Why the choice may be another among these numbers; empty without reason.
     """
 
     what: ClassVar[str] = "dimensions"
@@ -93,6 +97,8 @@ def select_dimensions(
     ------
     ValueError
         For bad input, or an engine without draws or evidence.
+    FitError
+        If no number of dimensions has a fit; the others are left out with a warning.
 
     References
     ----------
@@ -118,19 +124,29 @@ def select_dimensions(
     fits: dict[int, Fit] = {}
     rows: dict[int, dict[str, float]] = {}
     by_point: dict[int, NDArray[np.float64]] = {}
-    for number, (found, scores) in zip(tried, results, strict=True):
+    lost: dict[int, FitError] = {}
+    for number, result in zip(tried, results, strict=True):
+        if isinstance(result, FitError):
+            lost[number], rows[number] = result, {}
+            continue
+        found, scores = result
         evidence = found.log_evidence
         fits[number], by_point[number] = found, scores["elpd"].to_numpy()
         rows[number] = {
             "log_evidence": np.nan if evidence is None else evidence.value,
+            "evidence": None if evidence is None else evidence.kind,
             "elpd": scores["elpd"].sum(),
             "wide": int((scores["pareto_k"] > WIDE).sum()),
             "noise": float(np.sqrt(found.params["noise_variance"])),
         }
+    if not fits:
+        raise FitError(f"no number of dimensions has a fit, the last one for: {lost[tried[-1]]}")
+    for number, error in lost.items():
+        warn_user(f"{number} dimensions have no fit, and are left out: {error}")
     path = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_dimensions")
     best = by_point[tried[int(path["elpd"].argmax())]]
-    error = {n: np.sqrt(len(best)) * np.std(best - own) for n, own in by_point.items()}
-    path.insert(2, "difference_se", pd.Series(error))
+    errors = {n: np.sqrt(len(best)) * np.std(best - own) for n, own in by_point.items()}
+    path.insert(3, "difference_se", pd.Series(errors))
     if criterion == "evidence" and path["log_evidence"].isna().all():
         raise ValueError(
             f"engine {engine!r:.60} has no evidence; use 'laplace', or criterion='loo'"
@@ -144,8 +160,11 @@ def select_dimensions(
     return DimensionChoice.of(fits[chosen], path, argument="num_dimensions")
 
 
-def _scored(run: Callable[..., Fit], number: int) -> tuple[Fit, pd.DataFrame]:
-    found = run(num_dimensions=number)
+def _scored(run: Callable[..., Fit], number: int) -> tuple[Fit, pd.DataFrame] | FitError:
+    try:
+        found = run(num_dimensions=number)
+    except FitError as error:
+        return error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SideBayesWarning)  # counted in the table
         return found, found.loo_points()

@@ -239,6 +239,8 @@ def test_marginal_density_of_groups_against_quadrature():
         error = found["standard_error"][:, group] + 1e-3
         assert (np.abs(found["log_likelihood"][:, group] - exact) < 4 * error).all()
     np.testing.assert_allclose(found["probability"].sum("group"), 1.0)
+    with pytest.raises(TypeError, match="the fit has landmarks; pass landmarks of the new data"):
+        fit.group_log_likelihood(FRAME.x, FRAME.subjects)
 
 
 def test_registered_points_do_not_depend_on_place_size_and_turn():
@@ -270,6 +272,10 @@ def test_registered_points_do_not_depend_on_place_size_and_turn():
         ({"observation": "distance"}, "expected one of"),
         ({"temperature": 2.0}, "observation='kernel' only"),
         ({"width": -0.1}, "width = -0.1; expected a finite number > 0"),
+        ({"width": 30.0}, r"width = 30; expected a number between 0 and .* unit of the chart"),
+        ({"width": 1e-3, "landmarks": None}, r"width = 0.001; expected a number between 0.0"),
+        ({"chart": None, "landmarks": np.tile([1, 2, 3, 4], 8)}, "no row has landmark 0; number"),
+        ({"chart": None, "landmarks": np.tile([0, 1, 2, -3], 8)}, r"landmarks\[3\] = -3; number"),
         ({"rank": 9}, "rank"),
         ({"landmarks": None, "chart": None}, "points without numbers need the chart"),
     ],

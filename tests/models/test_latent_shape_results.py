@@ -71,6 +71,11 @@ def test_files_and_pictures_have_the_bands(drawn, tmp_path):
     assert "given the estimated parameters" in own
 
 
+def test_a_likelihood_given_the_shapes_has_no_bic(drawn):
+    with pytest.raises(ValueError, match="integrates no likelihood over the coordinates of indiv"):
+        _ = drawn.bic
+
+
 def test_draws_of_all_parameters_give_posterior_bands():
     engine = sb.SVI(guide="mean_field", num_draws=100, num_restarts=1, tol=1e-2)
     fit = sb.fit("latent_shape", FRAME.x, **GIVEN, rank=1, engine=engine, progress=False)

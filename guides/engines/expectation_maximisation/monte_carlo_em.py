@@ -132,6 +132,7 @@ class MonteCarloEM(KeptEngine):
     confidence: NonNegative = 1.645
     name: ClassVar[str] = "monte_carlo_em"
     gives_point: ClassVar[bool] = True
+    one_start: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.sampled, str):

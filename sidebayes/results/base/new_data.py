@@ -34,6 +34,15 @@ def check_new(
         if role.name in given:
             columns = run.columns.get(role.name)
             given[role.name] = in_order_of(given[role.name], role.name, columns)
+    lacking = [
+        role.name
+        for role in signature.of_kind("table")
+        if role.name in run.data and role.chosen is None and role.name not in given
+    ]
+    if lacking and "table" not in optional:
+        raise TypeError(
+            f"the fit has {', '.join(lacking)}; pass {lacking[0]} of the new data as well"
+        )
     checked = checks.check_given(signature, given, run.method)
     for role in signature.data:  # as the fit has it
         kept = role.chosen is not None and role.name in run.data

@@ -14,11 +14,13 @@ from xarray import DataArray
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.code_length import code_length
+from sidebayes.guides.engines.problem.declared import individual_sites
 from sidebayes.guides.engines.problem.units import (
     Layout,
     join_units,
     lay_out_units,
     refuse_dependent_units,
+    refuse_powers,
 )
 
 from ...common.fields import check_integer, check_seed
@@ -75,6 +77,12 @@ def bic(fit: FitBase) -> float:
         raise ValueError("K-means has no likelihood, so that it has no BIC; fit with 'em' or 'map'")
     latent = {name: value[0, 0] for name, value in fit.tree["posterior"].data_vars.items()}
     with fit.run.precision:
+        refuse_powers(fit.run.problem, "BIC")
+        if sites := individual_sites(fit.run.problem):
+            raise ValueError(
+                f"BIC is of a likelihood, and {fit.method} integrates no likelihood over the {sites[0]} of "
+                "individuals; use the log densities of groups that fit.group_log_likelihood integrates"
+            )
         values = {str(name): value.to_numpy() for name, value in latent.items()}
         cost = code_length(fit.run.problem, values, terms.shape[-1], fit.config.corners)
     return 2 * (cost - float(terms.sum()))

@@ -2,11 +2,15 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 from sidebayes.diagnostics.comparison.compare import compare_fits
+from sidebayes.diagnostics.comparison.headline import headline
 
 from tests.diagnostics.comparison.test_reference import sampled
 from tests.diagnostics.fakes import FakeFit, make_tree
+from tests.diagnostics.trust.test_verdict import SETTLED, climbed
 
 
 def stuck():
@@ -41,7 +45,10 @@ SMC = {"engine": "smc", "evidence": -700.0, "error": 0.5}
         ({"a": sampled(1), "b": sampled(2), "c": sampled(3)}, "agree with it."),
         ({"a": sampled(1, **SMC), "b": moved()}, "b differs from it."),
         ({"a": stuck(), "b": stuck()}, "Trust no draws of a and b yet"),
-        ({"a": sampled(1)}, "Nothing here can be measured against a, by itself: "),
+        (
+            {"a": sampled(1)},
+            "No other run is of the posterior of a, to vouch for it; a by itself: ",
+        ),
     ],
 )
 def test_the_headline(fits, said):
@@ -56,7 +63,44 @@ def test_several_models_have_a_part_each():
     one = {"a": sampled(1), "b": sampled(2)}
     table = compare_fits(one | {"c": of_another_model(3)})
     assert table.headline.startswith("Use ")
-    assert "; nothing here can be measured against c" in table.headline
+    assert "; no other run is of the posterior of c" in table.headline
+    table = compare_fits({"a": sampled(1), "c": of_another_model(3)})
+    assert table.headline.startswith("The posteriors of a and c differ, so that no run vouches")
+
+
+@pytest.mark.parametrize(
+    ("gap", "said"),
+    [
+        (
+            0.1,
+            "LOO does not tell b and a apart: the elpd of b is 10.0 ± 10.0 above that of a, and 1",
+        ),
+        (
+            0.3,
+            "b predicts best, with a LOO elpd 30.0 ± 10.0 above that of a and 130.0 ± 10.0 above",
+        ),
+    ],
+)
+def test_predictions_are_told_apart_beyond_two_errors(gap, said):
+    fits = {"a": sampled(1), "b": of_another_model(2)}
+    noise = np.tile([1.0, -1.0], 50)
+    scores = {"a": noise, "b": np.full(100, gap), "c": noise - 1.0}
+    frame = pd.DataFrame({"trust": ""}, index=list(fits))
+    assert said in headline(fits, frame, scores)
+
+
+def test_gaps_of_a_few_nats_tell_nothing():
+    fits = {"a": sampled(1), "b": of_another_model(2)}
+    scores = {"a": np.zeros(100), "b": np.full(100, 0.03)}
+    assert "does not tell" in headline(fits, pd.DataFrame({"trust": ""}, index=["a", "b"]), scores)
+
+
+def test_modes_whose_likelihood_was_not_computed_are_not_ranked():
+    fits = {name: climbed(SETTLED, SETTLED) for name in ("a", "b")}
+    assert compare_fits(fits).headline.startswith("Use a, a mode whose search")
+    for fit in fits.values():
+        fit.tree["sample_stats"]["lp"][:] = -150.0
+    assert compare_fits(fits).headline.startswith("Nothing here ranks a and b")
 
 
 def test_wide_tables_fold():

@@ -7,7 +7,17 @@ from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.trust.modes import lower_modes
 from sidebayes.diagnostics.trust.verdict import verdict
 
-from sidebayes import EM, MAP, NUTS, SVI, CoordinateAscent, Laplace, Pathfinder
+from sidebayes import (
+    EM,
+    MAP,
+    NUTS,
+    SVI,
+    CoordinateAscent,
+    Laplace,
+    MonteCarloEM,
+    PartialLabels,
+    Pathfinder,
+)
 from tests.diagnostics.fakes import FakeFit, make_tree
 
 
@@ -45,6 +55,24 @@ def test_what_is_good():
     assert verdict(climbed(SETTLED, SETTLED))[0] == "good"
     assert verdict(climbed(SETTLED))[0] == "good"  # ten equal starts, of which one is run
     assert verdict(sampled(4, 300))[0] == "good"
+
+
+def test_empty_clusters_of_a_mode_are_told():
+    fit = climbed(SETTLED, SETTLED)
+    prob = fit.tree["responsibilities"]["prob"]
+    prob[..., 1] += prob[..., 2]
+    prob[..., 2] = 0.0
+    level, said = verdict(fit)
+    assert level == "caution"
+    assert "Cluster 2 holds no point" in said
+
+
+@pytest.mark.parametrize(("classes", "level"), [([0, 1, -1], "caution"), ([0, 1, 1], "good")])
+def test_a_routine_of_one_start_vouches_for_known_labels_alone(classes, level):
+    fit = climbed(SETTLED, config=MonteCarloEM())
+    fit.run.data = {"known": PartialLabels(np.array(classes))}
+    assert verdict(fit)[0] == level
+    assert ("try other seeds" in verdict(fit)[1]) == (level == "caution")
 
 
 @pytest.mark.parametrize("engine", [SVI(), Pathfinder()])

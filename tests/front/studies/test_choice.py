@@ -1,6 +1,7 @@
 """A number at the edge of those that were tried is said to be so."""
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -57,3 +58,35 @@ def test_rounded_data_take_the_most_components_that_they_are_offered():
             "gmm", x, num_clusters=range(1, 4), engine=engine, progress=False
         )
     assert choice.num_clusters == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            0.5,
+            "estimate",
+            "the log evidence of 2 is 1 ± 0.71 above that of 3, which does not tell them",
+        ),
+        (np.nan, "bound", "the log evidence of 1, 2, 3 components is a lower bound"),
+        (0.1, "estimate", ""),
+    ],
+)
+def test_evidence_that_does_not_tell_is_said(error, kind, said):
+    path = pd.DataFrame({"log_evidence": {1: -9.0, 2: -5.0, 3: -6.0}})
+    path = path.assign(standard_error=error, evidence=kind, chosen=[False, True, False])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        choice = NumberChoice.of(None, path, argument="num_clusters")
+    assert choice.doubts.startswith(said)
+    assert [str(one.message) for one in told] == [choice.doubts] * bool(said)
+    assert said in repr(choice)
+
+
+def test_a_bad_fit_is_said():
+    fit = SimpleNamespace(verdict=("bad", "It made no step."))
+    path = pd.DataFrame({"bic": {1: 2.0, 2: 1.0, 3: 2.0}}).assign(chosen=[False, True, False])
+    with pytest.warns(
+        sb.SideBayesWarning, match="fit of 2 components is not to be trusted: It made"
+    ):
+        NumberChoice.of(fit, path, argument="num_clusters")

@@ -1,12 +1,10 @@
 """Numbers of components: code lengths, BIC, evidence, and models of like complexity."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.base import Evidence, Problem
 from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
@@ -74,7 +72,8 @@ class Ran(sb.Fit):
         object.__setattr__(self, "value", bic)
 
     bic = property(lambda self: self.value)
-    log_evidence = property(lambda self: SimpleNamespace(value=-self.value, standard_error=None))
+    log_evidence = property(lambda self: Evidence(-self.value))
+    verdict = "good", ""
     engine = "none"
 
 

@@ -25,6 +25,10 @@ _REACH = 2.0
 _SCHEDULE = (*(6.5,) * 6, *(4.0,) * 6, *(2.7,) * 6, *(2.0,) * 6)
 """Widths of the kernel in the first steps of a climb, in the same unit."""
 
+_NARROW, _WIDE = 0.02, 10.0
+"""Widths, in that unit, below which rows that have no numbers miss the points between which they lie,
+and above which they tell no point from another."""
+
 _FAR = 0.5
 """Share of the size of the reference by which registered individuals may be off."""
 
@@ -120,7 +124,8 @@ def chart_of_means(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArr
     Raises
     ------
     ValueError
-        If rows have no numbers of landmarks, or are not in one frame.
+        If rows have no numbers of landmarks, no row has one of these numbers, or rows are not in one
+        frame.
     """
     x, landmarks = data.get("x"), data.get("landmarks")
     if x is None or landmarks is None:
@@ -130,7 +135,15 @@ def chart_of_means(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArr
         )
     rows, numbers = np.asarray(x, float), np.asarray(landmarks).astype(int)
     size = int(numbers.max(initial=0)) + 1
+    if numbers.min(initial=0) < 0:
+        row = int(numbers.argmin())
+        raise ValueError(f"landmarks[{row}] = {numbers[row]}; number landmarks from 0")
     count = np.bincount(numbers, minlength=size)
+    if not count.all():
+        raise ValueError(
+            f"landmarks go up to {size - 1}, and no row has landmark {int(count.argmin())}; number them from "
+            "0 without gaps, or pass the chart that has them all"
+        )
     sums = [np.bincount(numbers, column, size) for column in rows.T]
     mean = np.stack(sums, axis=1) / np.maximum(count, 1)[:, None]
     mean -= mean.mean(axis=0)
@@ -151,12 +164,21 @@ def check_registered(data: Mapping[str, Any]) -> None:
     Raises
     ------
     ValueError
-        If an individual lies, or is as large, unlike the reference; or landmarks are out of range.
+        If an individual lies, or is as large, unlike the reference; or landmarks, or the width, are out of
+        range.
     """
     x, landmarks = data.get("x"), data.get("landmarks")
     if x is None:
         return
     reference = np.asarray(data["chart"], float)[..., 0]
+    near, width = float(spacing(reference)), data.get("width")
+    least = _NARROW * near * (landmarks is None)
+    given = isinstance(width, int | float) and width > 0  # else the model refuses it
+    if given and not least < width < _WIDE * near:
+        raise ValueError(
+            f"width = {width:g}; expected a number between {least:.2g} and {_WIDE * near:.2g}: it is in the "
+            f"unit of the chart, whose points are {near:.2g} apart, not in that of the data"
+        )
     if landmarks is not None:
         numbers = np.asarray(landmarks)
         wrong = (numbers < 0) | (numbers >= len(reference)) | (numbers % 1 != 0)
