@@ -71,9 +71,11 @@ def test_files_and_pictures_have_the_bands(drawn, tmp_path):
     assert "given the estimated parameters" in own
 
 
-def test_a_likelihood_given_the_shapes_has_no_bic(drawn):
+def test_a_likelihood_given_the_shapes_has_no_scores(drawn):
     with pytest.raises(ValueError, match="integrates no likelihood over the coordinates of indiv"):
         _ = drawn.bic
+    with pytest.raises(ValueError, match="individuals given their coordinates.*group_log_likelihood"):
+        drawn.loo()
 
 
 def test_draws_of_all_parameters_give_posterior_bands():

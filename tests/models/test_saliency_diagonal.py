@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.feature_saliency_diagonal import Diagonal, that_ranks
 from sidebayes.guides.feature_saliency_steps import Sites, Weighed
+from sidebayes.models.blocks.saliency.saliencies import two_modes_remark
 from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
@@ -143,3 +144,22 @@ def test_saliencies_of_trunk_fall():
     assert saliency[0] > 0.85
     assert saliency[-1] < 0.5
     assert "with all saliencies at one it is" in str(fit.status)
+
+
+def test_a_cluster_of_two_modes_is_named():
+    """Corners of an L are two clusters, one of which has two modes in a feature of saliency one half."""
+    values = {
+        "saliency": [0.5, 1.0, 0.0],
+        "location": [[0.1, 8.0, 0.0], [8.0, 0.0, 0.0], [9.0, 9.0, 9.0]],
+        "spread": np.ones((3, 3)),
+        "common_location": [0.0, 4.0, 0.0],
+        "common_spread": [1.0, 16.0, 1.0],
+        "mixing_weights": [0.4, 0.6, 0.0],
+    }
+    values = {name: np.array(value, float)[None, None] for name, value in values.items()}
+    said = two_modes_remark(values, range(3))
+    assert said.startswith("Cluster 1 has two modes in feature 0, whose saliency is 0.50: values near 8,")
+    wide = values | {"common_spread": np.full((1, 1, 3), 16.0)}
+    assert two_modes_remark(wide, range(3)) is None
+    draws = {name: np.repeat(value, 2, axis=1) for name, value in values.items()}
+    assert two_modes_remark(draws, range(3)) is None

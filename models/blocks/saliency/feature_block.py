@@ -38,6 +38,7 @@ from .saliencies import (
     saliency_mode,
     saliency_prior,
     saliency_remark,
+    two_modes_remark,
     two_positive,
 )
 from .salient_normal import SalientNormal
@@ -329,8 +330,9 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         }
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say where a mode of saliencies is none."""
-        return saliency_remark(values["saliency"], self.saliency_prior)
+        """Say where a mode of saliencies is none, or a cluster has two modes."""
+        none = saliency_remark(values["saliency"], self.saliency_prior)
+        return none or two_modes_remark(values, range(self.centre.shape[-1]))
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """First cluster whose variance in a feature is at its least, where the prior is flat."""

@@ -30,6 +30,7 @@ from .saliencies import (
     saliency_mode,
     saliency_prior,
     saliency_remark,
+    two_modes_remark,
     two_positive,
 )
 from .salient_mixed import MixedMoments, SalientMixed
@@ -285,8 +286,9 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return found
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say where a mode of saliencies is none."""
-        return saliency_remark(values["saliency"], self.saliency_prior)
+        """Say where a mode of saliencies is none, or a cluster has two modes."""
+        none = saliency_remark(values["saliency"], self.saliency_prior)
+        return none or (two_modes_remark(values, self.columns.normal) if self.normal else None)
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """No cluster collapses under a proper prior."""

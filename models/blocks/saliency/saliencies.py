@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,11 +29,16 @@ __all__ = [
     "saliency_mode",
     "saliency_prior",
     "saliency_remark",
+    "two_modes_remark",
     "two_positive",
 ]
 
 EDGE = 1e-10
 """Distance of a mode of a saliency from zero and one, where the prior has no bound there."""
+
+_APART, _SHARE = 2.0, 0.1
+"""Distance of two means, in the sum of their standard deviations, from which on a mixture of the two has
+a valley that is seen; least share of either."""
 
 _GLANCE = 1000
 """Rows whose values show to which step they are rounded."""
@@ -63,6 +68,36 @@ def saliency_remark(values: NDArray, parameters: tuple[float, float] | None) -> 
     prior = f"Beta({parameters[0]:g}, {parameters[1]:g})"
     remedy = "saliency_prior=(1, 1) or more, or selection='mml'"
     return at_a_pole(values, "saliencies", prior, remedy, upper=True)
+
+
+def two_modes_remark(values: Mapping[str, Any], columns: Sequence[int]) -> str | None:
+    """Say where a cluster of a point estimate has two modes: a feature's own density, and the common one.
+
+    Parameters
+    ----------
+    values : mapping of str to ndarray
+        See `Remarking`.
+    columns : sequence of int
+        Features with normal densities.
+    """
+    if values["saliency"].shape[:2] != (1, 1):
+        return None
+    share = values["saliency"][0, 0, list(columns)]
+    mean, common = values["location"][0, 0], values["common_location"][0, 0]
+    sd, common_sd = (np.sqrt(values[role][0, 0]) for role in ("spread", "common_spread"))
+    apart = np.abs(mean - common) / (sd + common_sd)
+    found = (apart > _APART) & (np.minimum(share, 1 - share) > _SHARE)
+    if "mixing_weights" in values:
+        found &= values["mixing_weights"][0, 0][:, None] > 0
+    if not found.any():
+        return None
+    cluster, place = np.unravel_index(np.argmax(np.where(found, apart, 0.0)), found.shape)
+    return (
+        f"Cluster {cluster} has two modes in feature {columns[place]}, whose saliency is "
+        f"{share[place]:.2f}: values near {mean[cluster, place]:.3g}, its own, and near "
+        f"{common[place]:.3g}, common to all clusters. It may be two clusters; selection='sparse' with "
+        "engine='gibbs' tells how probable other numbers are"
+    )
 
 
 def draw_saliency(rng_key: Array, on: Array, off: Array) -> Array:
