@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.plumbing.checkpoint import check_checkpoint
 
 from .common.fields import Range, check_number
-from .common.files import as_path, is_damaged, is_swollen
+from .common.files import as_path, is_damaged, is_sealed, is_swollen
 from .results.fit import Fit
 from .runs import checks, record
 from .runs.arguments import check_dtype, read_run
@@ -153,7 +154,8 @@ def compare(fits: Mapping[str, Fit | xr.DataTree | xr.Dataset | str | Path | MCM
     fits : mapping of str to Fit, or to draws made elsewhere
         Beside fits, what ArviZ reads from NumPyro, nutpie, PyMC or CmdStan (a DataTree or InferenceData
         of the same variables), NumPyro's `MCMC`, or the path of ArviZ's file. What cannot be judged
-        without the model is blank; `Fit.from_draws` gives such draws a full fit.
+        without the model is blank; `Fit.from_draws` gives such draws a full fit. The path of a file that
+        `Fit.save` wrote is that fit.
 
     Returns
     -------
@@ -174,6 +176,9 @@ def compare(fits: Mapping[str, Fit | xr.DataTree | xr.Dataset | str | Path | MCM
             raise TypeError(
                 f"fits[{name!r}] is a {type(one).__name__}; expected a Fit, or draws as ArviZ has them"
             )
+    paths = {name: Path(one) for name, one in fits.items() if isinstance(one, str | os.PathLike)}
+    saved = [name for name, path in paths.items() if path.is_file() and is_sealed(path)]
+    fits = {**fits, **{name: load(paths[name]) for name in saved}}
     own = {name: one for name, one in fits.items() if isinstance(one, Fit)}
     drawn = {
         name: draws_elsewhere(read_draws(one, f"fits[{name!r}]"), own)

@@ -82,10 +82,10 @@ def lower_modes(fits: Mapping[str, Fitted]) -> dict[str, str]:
         top = heights[best]
         if top - own > max(0.01, _SAME * (1 + abs(top))):
             number, starts = num_starts_at_best(fits[best]), len(fits[best].objective)
-            found = f"{number} of {starts} start{'s' if starts > 1 else ''} of {best}"
+            reached = f"{number} of {starts} start{'s' if starts > 1 else ''} of {best}"
             said[name] = (
                 f"{name} holds a lower mode: log joint {own:.6g}, {top - own:.3g} below the "
-                f"{top:.6g} that {found} reached on the same posterior; start it there (init=) or add "
+                f"{top:.6g} that {reached} reached on the same posterior; start it there (init=) or add "
                 "starts (num_restarts)."
             )
     return said

@@ -19,6 +19,7 @@ __all__ = [
     "as_path",
     "check_writable",
     "is_damaged",
+    "is_sealed",
     "is_swollen",
     "read_table",
     "sealed",
@@ -31,7 +32,7 @@ TABLES = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 """Endings of tables that can be read."""
 
 _SEAL = b"\nsidebayes sha256 "
-_DIGITS = 64
+_SEALED = len(_SEAL) + 64
 _PART = 2**20
 _MOST_SWOLLEN = 20
 _SMALL = 2**26
@@ -159,18 +160,26 @@ def sealed(content: Any) -> bytes:
     return b"".join([content, _SEAL, hashlib.sha256(content).hexdigest().encode()])
 
 
+def is_sealed(path: Path) -> bool:
+    """Whether a file ends in a checksum, as `sealed` appends it."""
+    return _end_of(path).startswith(_SEAL)
+
+
+def _end_of(path: Path) -> bytes:
+    """As many bytes as the checksum takes."""
+    with path.open("rb") as file:
+        file.seek(-min(_SEALED, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        return file.read()
+
+
 def is_damaged(path: Path) -> bool:
     """Whether a file ends in a checksum, as `sealed` appends it, of something else than it holds."""
-    length = len(_SEAL) + _DIGITS
+    end = _end_of(path)
+    if not end.startswith(_SEAL):
+        return False
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - length, 0))
-        end = file.read()
-        if not end.startswith(_SEAL):
-            return False
-        file.seek(0)
         digest = hashlib.sha256()
-        left = size - length
+        left = path.stat().st_size - _SEALED
         while left > 0:
             part = file.read(min(left, _PART))
             digest.update(part)

@@ -16,12 +16,14 @@ from jax.scipy.linalg import cho_solve
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.declared import individual_sites
-from sidebayes.guides.engines.problem.density import finite_mixtures, trace_model
+from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures, trace_model
 from sidebayes.guides.engines.problem.importance import log_mean_weight, pareto_k
 from sidebayes.guides.engines.problem.posterior import latent_shapes
 from sidebayes.guides.engines.problem.units import Layout, lay_out_units, log_terms
+from sidebayes.models.blocks.manifolds.point_clouds.point_sets import KernelPotential
 
 from ..common.fields import check_integer, check_seed
+from ..common.warnings import warn_user
 from .base.fit_base import FitBase
 from .base.new_data import check_new
 from .shapes import chart_of, group_names
@@ -62,6 +64,11 @@ def group_log_likelihood(
         should be below 0.7, by subject and group; and ``probability`` of the groups, by their weights.
         Under the kernel potential the first is no density, and known up to a constant per individual.
 
+    Warns
+    -----
+    SideBayesWarning
+        Under the kernel potential.
+
     Raises
     ------
     ValueError
@@ -76,6 +83,14 @@ def group_log_likelihood(
             "exact"
         )
     chart = chart_of(fit)
+    with fit.run.precision:
+        observed = abstract_trace(fit.run.problem).values()
+    if any(isinstance(site.get("fn"), KernelPotential) for site in observed):
+        warn_user(
+            "the kernel potential is no density of points, so that probabilities of groups depend on its "
+            "temperature, and can be near one half where shapes tell groups apart; fit with "
+            "observation='density' to compare groups"
+        )
     run = fit.run.with_data(check_new(fit.run, data, named), known=sites)
     fixed = {n: jnp.asarray(v) for n, v in fit.params.items() if n not in sites}
     with run.precision:

@@ -122,7 +122,7 @@ def select_dimensions(
         progress=progress,
     )
     fits: dict[int, Fit] = {}
-    rows: dict[int, dict[str, float]] = {}
+    rows: dict[int, dict[str, Any]] = {}
     by_point: dict[int, NDArray[np.float64]] = {}
     lost: dict[int, FitError] = {}
     for number, result in zip(tried, results, strict=True):

@@ -360,6 +360,8 @@ def test_box_bump():
         assert values[1] < 0.1 * values[0]
         assert abs(direction @ leading(true[own])[1]) > 0.75
     assert 0.55 < leading(found)[0][0] < 0.85
+    with pytest.warns(sb.SideBayesWarning, match="kernel potential is no density of points"):
+        fit.group_log_likelihood(frame.x, frame.subjects, num_draws=100)
 
 
 @pytest.mark.slow

@@ -74,7 +74,9 @@ def test_files_and_pictures_have_the_bands(drawn, tmp_path):
 def test_a_likelihood_given_the_shapes_has_no_scores(drawn):
     with pytest.raises(ValueError, match="integrates no likelihood over the coordinates of indiv"):
         _ = drawn.bic
-    with pytest.raises(ValueError, match="individuals given their coordinates.*group_log_likelihood"):
+    with pytest.raises(
+        ValueError, match="individuals given their coordinates.*group_log_likelihood"
+    ):
         drawn.loo()
 
 

@@ -158,7 +158,9 @@ def test_a_cluster_of_two_modes_is_named():
     }
     values = {name: np.array(value, float)[None, None] for name, value in values.items()}
     said = two_modes_remark(values, range(3))
-    assert said.startswith("Cluster 1 has two modes in feature 0, whose saliency is 0.50: values near 8,")
+    assert said.startswith(
+        "Cluster 1 has two modes in feature 0, whose saliency is 0.50: values near 8,"
+    )
     wide = values | {"common_spread": np.full((1, 1, 3), 16.0)}
     assert two_modes_remark(wide, range(3)) is None
     draws = {name: np.repeat(value, 2, axis=1) for name, value in values.items()}

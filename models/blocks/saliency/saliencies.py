@@ -91,7 +91,8 @@ def two_modes_remark(values: Mapping[str, Any], columns: Sequence[int]) -> str |
         found &= values["mixing_weights"][0, 0][:, None] > 0
     if not found.any():
         return None
-    cluster, place = np.unravel_index(np.argmax(np.where(found, apart, 0.0)), found.shape)
+    worst = int(np.argmax(np.where(found, apart, 0.0)))
+    cluster, place = divmod(worst, len(columns))
     return (
         f"Cluster {cluster} has two modes in feature {columns[place]}, whose saliency is "
         f"{share[place]:.2f}: values near {mean[cluster, place]:.3g}, its own, and near "

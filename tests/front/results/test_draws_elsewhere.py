@@ -85,6 +85,13 @@ def test_draws_alone_and_of_something_else(fit, mcmc):
         sidebayes.compare({"a": "nowhere.nc"})
 
 
+def test_the_path_of_a_saved_fit_is_the_fit(fit, tmp_path):
+    fit.save(tmp_path / "fit.nc")
+    table = sidebayes.compare({"own": fit, "saved": tmp_path / "fit.nc"})
+    assert table.frame.loc["own", "engine"] == table.frame.loc["saved", "engine"]
+    assert "drawn elsewhere" not in str(table)
+
+
 def test_a_full_fit_of_draws(fit, mcmc, tmp_path):
     found = sidebayes.Fit.from_draws(normal, X, mcmc)
     np.testing.assert_allclose(found.tree["posterior"]["mean"], sites(mcmc)["mean"])

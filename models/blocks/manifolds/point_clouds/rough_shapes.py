@@ -171,14 +171,7 @@ def check_registered(data: Mapping[str, Any]) -> None:
     if x is None:
         return
     reference = np.asarray(data["chart"], float)[..., 0]
-    near, width = float(spacing(reference)), data.get("width")
-    least = _NARROW * near * (landmarks is None)
-    given = isinstance(width, int | float) and width > 0  # else the model refuses it
-    if given and not least < width < _WIDE * near:
-        raise ValueError(
-            f"width = {width:g}; expected a number between {least:.2g} and {_WIDE * near:.2g}: it is in the "
-            f"unit of the chart, whose points are {near:.2g} apart, not in that of the data"
-        )
+    _check_width(data.get("width"), reference, are_numbered=landmarks is not None)
     if landmarks is not None:
         numbers = np.asarray(landmarks)
         wrong = (numbers < 0) | (numbers >= len(reference)) | (numbers % 1 != 0)
@@ -208,4 +201,17 @@ def check_registered(data: Mapping[str, Any]) -> None:
             f"rows of individual {subjects.names[worst]} do not lie on the reference of the chart: their "
             f"mean is {shift[worst]:.2g} of its size away, and their spread is off by {off[worst]:.2g}; lay "
             "them there by sidebayes.register_points"
+        )
+
+
+def _check_width(width: Any, reference: NDArray, *, are_numbered: bool) -> None:
+    """Refuse a width that is not in the unit of the chart."""
+    if not isinstance(width, int | float) or width <= 0:
+        return  # learned, or refused by the model
+    near = float(spacing(jnp.asarray(reference)))
+    least, most = 0.0 if are_numbered else _NARROW * near, _WIDE * near
+    if not least < width < most:
+        raise ValueError(
+            f"width = {width:g}; expected a number between {least:.2g} and {most:.2g}: it is in the unit of "
+            f"the chart, whose points are {near:.2g} apart, not in that of the data"
         )
