@@ -28,6 +28,8 @@ __all__ = ["WIDE", "loo_points", "place", "placements", "positions"]
 
 _MOST_DRAWS = 100
 """Draws at which new points are placed."""
+_FAR = 5.0
+"""How many times farther from every landmark a new point may lie than any point of the fit."""
 WIDE = 0.7
 """Pareto k above which draws are too narrow to leave a point out."""
 _FEWEST_DRAWS = 50
@@ -76,6 +78,11 @@ def place(
     DataFrame
         As `positions` has them, in the same frame.
 
+    Warns
+    -----
+    SideBayesWarning
+        If new points are far from all others.
+
     Raises
     ------
     ValueError
@@ -83,6 +90,7 @@ def place(
     """
     _need_positions(fit)
     table = _new_distances(fit, x, distances)
+    _warn_of_far(table, np.asarray(fit.run.data["distances"], float))
     draws, center, axes = principal_frame(fit.aligned[0])
     kept = _kept(len(draws))
     found = placements(fit, table)
@@ -231,6 +239,20 @@ def _new_distances(
     if new.shape[1] != old.shape[1]:
         raise ValueError(f"x has {new.shape[1]} features; the fit has {old.shape[1]}")
     return geodesics_from(new, old, known, fit.options)
+
+
+def _warn_of_far(table: NDArray, known: NDArray) -> None:
+    """Warn of new points that lie far from every landmark, as none of the fit does."""
+    away = np.where(known > 0, known, np.inf).min(axis=1)  # not of a landmark from itself
+    reach = _FAR * away[np.isfinite(away)].max(initial=0.0)
+    nearest = np.where(np.isnan(table), np.inf, table).min(axis=1)
+    far = np.flatnonzero(np.isfinite(nearest) & (nearest > reach))
+    if len(far):
+        warn_user(
+            f"{len(far)} of {len(table)} new points, the first of them {far[0]}, are more than {_FAR:g} times "
+            "as far from every landmark as any point of the fit: their positions and deviations rest on "
+            "nothing near them"
+        )
 
 
 def _frame(found: Moments) -> pd.DataFrame:

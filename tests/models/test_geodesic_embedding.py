@@ -277,6 +277,10 @@ def test_new_points_are_placed(gaussian, tmp_path):
     np.testing.assert_allclose(np.median(again["sd_0"] / old["sd_0"]), 1.0, atol=0.2)
     moved = fit.place(x[rest] + 0.01)
     np.testing.assert_allclose(moved["position_0"], again["position_0"], atol=0.5)
+    with pytest.warns(
+        sb.SideBayesWarning, match="1 of 2 new points, the first of them 1, are more"
+    ):
+        fit.place(x[rest[:2]] + np.array([[0.0], [100.0]]))
     fit.save(tmp_path / "fit.nc")
     np.testing.assert_allclose(sb.load(tmp_path / "fit.nc").place(x[rest] + 0.01), moved, rtol=1e-6)
 
@@ -383,6 +387,11 @@ def test_bad_input(given, message):
 def test_scores_of_powers_are_refused(gaussian):
     with pytest.raises(ValueError, match="power"):
         gaussian[1].loo()
+    mode = sb.fit(
+        "geodesic_embedding", Z, num_neighbors=8, engine=sb.MAP(max_steps=3), progress=False
+    )
+    with pytest.raises(ValueError, match=r"BIC is about densities of data.* to a power"):
+        _ = mode.bic
     whole = sb.fit("geodesic_embedding", distances=NOISY, engine="laplace", progress=False)
     with pytest.warns(
         sb.SideBayesWarning, match="Pareto k"
