@@ -249,9 +249,9 @@ def _warn_of_far(table: NDArray, known: NDArray) -> None:
     far = np.flatnonzero(np.isfinite(nearest) & (nearest > reach))
     if len(far):
         warn_user(
-            f"{len(far)} of {len(table)} new points, the first of them {far[0]}, are more than {_FAR:g} times "
-            "as far from every landmark as any point of the fit: their positions and deviations rest on "
-            "nothing near them"
+            f"{len(far)} of {len(table)} new points, the first of them {far[0]}, are more than {_FAR:g} "
+            "times as far from every landmark as any point of the fit: their positions and deviations "
+            "rest on nothing near them"
         )
 
 
