@@ -47,20 +47,23 @@ def headline(
         questions.setdefault(same_question(fit), []).append(name)
     asked = questions.values()
     parts = [_advice({n: fits[n] for n in names}, frame) for names in asked if len(names) > 1]
-    if alone := {names[0]: fits[names[0]] for names in asked if len(names) == 1}:
-        parts.append(_alone(alone))
     if len(questions) > 1 and len(scores) > 1:
         parts.append(_prediction(scores))
+    if alone := {names[0]: fits[names[0]] for names in asked if len(names) == 1}:
+        parts.append(_alone(alone))
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
 
 
 def _alone(fits: Mapping[str, Fitted]) -> str:
     """Part of the sentence about fits that are the only ones of their posteriors."""
-    said = "; ".join(f"{name} by itself: {_badge(fit)}" for name, fit in fits.items())
+    by_badge: dict[str, list[str]] = {}
+    for name, fit in fits.items():
+        by_badge.setdefault(BADGES[fit.verdict[0]], []).append(name)
+    said = ", ".join(f"{badge} ({_list(names)})" for badge, names in by_badge.items())
     if len(fits) == 1:
-        return f"no other run is of the posterior of {next(iter(fits))}, to vouch for it; {said}"
-    return f"the posteriors of {_list(fits)} differ, so that no run vouches for another; {said}"
+        return f"no other run is of the posterior of {next(iter(fits))}, to vouch for it; by itself: {said}"
+    return f"no run vouches for another among {_list(fits)}, whose posteriors differ; by themselves: {said}"
 
 
 def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
@@ -92,16 +95,12 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
         return f"nothing here ranks {_list(good)}, whose likelihoods were not computed{lower}"
     if good:
         return f"use {good[0]}, a mode whose search shows no fault{lower}"
-    return f"trust none of {_list(fits)} yet: {_badge(next(iter(fits.values())))}{lower}"
+    return f"trust none of {_list(fits)} yet: {BADGES[next(iter(fits.values())).verdict[0]]}{lower}"
 
 
 def _do(names: list[str], one: str, several: str) -> str:
     """Names with what they do."""
     return f"{_list(names)} {several if len(names) > 1 else one}"
-
-
-def _badge(fit: Fitted) -> str:
-    return BADGES[fit.verdict[0]]
 
 
 def _prediction(scores: Mapping[str, NDArray[np.float64]]) -> str:
@@ -116,7 +115,7 @@ def _prediction(scores: Mapping[str, NDArray[np.float64]]) -> str:
         return _list([f"{lag[n][0]:.1f} ± {lag[n][1]:.1f} above that of {n}" for n in names])
 
     if not tied:
-        return f"{best} predicts best, with a LOO elpd {above(below)}"
+        return f"LOO prefers {best}, whose elpd is {above(below)}"
     rest = f", and {above(below)}" if below else ""
     return (
         f"LOO does not tell {_list([best, *tied])} apart: the elpd of {best} is {above(tied)}{rest}"

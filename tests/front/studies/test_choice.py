@@ -68,7 +68,7 @@ def test_rounded_data_take_the_most_components_that_they_are_offered():
             "estimate",
             "the log evidence of 2 is 1 ± 0.71 above that of 3, which does not tell them",
         ),
-        (np.nan, "bound", "the log evidence of 1, 2, 3 components is a lower bound"),
+        (np.nan, "bound", "of 1, 2, 3 components there is only a lower bound of the log evidence"),
         (0.1, "estimate", ""),
     ],
 )
