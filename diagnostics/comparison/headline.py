@@ -60,9 +60,12 @@ def _alone(fits: Mapping[str, Fitted]) -> str:
     by_badge: dict[str, list[str]] = {}
     for name, fit in fits.items():
         by_badge.setdefault(BADGES[fit.verdict[0]], []).append(name)
-    said = ", ".join(f"{badge} ({_list(names)})" for badge, names in by_badge.items())
     if len(fits) == 1:
-        return f"no other run is of the posterior of {next(iter(fits))}, to vouch for it; by itself: {said}"
+        return (
+            f"no other run is of the posterior of {next(iter(fits))}, to vouch for it; by itself: "
+            f"{next(iter(by_badge))}"
+        )
+    said = ", ".join(f"{badge} ({_list(names)})" for badge, names in by_badge.items())
     return f"no run vouches for another among {_list(fits)}, whose posteriors differ; by themselves: {said}"
 
 

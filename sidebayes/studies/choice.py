@@ -78,8 +78,8 @@ class NumberChoice:
             if bounds.any():
                 numbers = ", ".join(map(str, self.path.index[bounds]))
                 said.append(
-                    f"of {numbers} {self.what} there is only a lower bound of the log evidence, which may be far "
-                    "above it"
+                    f"of {numbers} {self.what} there is only a lower bound of the log evidence, which may be "
+                    "far above it"
                 )
             error = self.path.get("standard_error", value * np.nan)
             gap, of_gap = value[best] - value[others[0]], np.hypot(error[best], error[others[0]])
