@@ -88,6 +88,9 @@ class UnitKernel(NamedTuple):
     def raw(self, x: NDArray, y: NDArray) -> NDArray[np.float64]:
         """Kernel of each row of one table with each of another, before it is divided."""
         named = isinstance(self.metric, str)
+        if self.metric == "rbf":  # about a common point, so that squared distances do not cancel
+            moved = y - y.mean(axis=0)
+            x, y = moved if x is y else x - y.mean(axis=0), moved
         return pairwise_kernels(x, y, metric=self.metric, filter_params=named, **self.arguments)
 
     def warn_of_norms(self, norms: NDArray) -> None:
