@@ -22,6 +22,9 @@ _TOLERANCE = 1e-6
 _EXACT = 1e-12
 """Share of the variance of the rows below which noise counts as none."""
 
+_ROUNDING = 16
+"""Multiple of the spacing of floating-point numbers that residuals of an exact fit may have."""
+
 
 def estimate_population(
     table: LongTable, *, individual: bool = True, max_steps: int = 500
@@ -82,7 +85,7 @@ def estimate_population(
         lost = True
     if lost:
         raise ValueError(
-            "random effects fit the rows exactly, so that nothing determines the noise; give fewer random "
+            "table: random effects fit y exactly, so that nothing determines the noise; give fewer random "
             "columns, or subjects with more rows"
         )
     if np.abs(found.jac).max() > 100 * _TOLERANCE:
@@ -105,9 +108,10 @@ def _start(table: LongTable, individual: bool) -> Population:
     if (counts == 0).any():
         raise ValueError(f"output {int(np.argmin(counts))} has no row; drop its column")
     variance = sums.squares.sum(axis=0) / counts
-    if (variance <= _EXACT * np.square(table.y).mean()).any():
+    if (variance <= _least_noise(table)).any():
         raise ValueError(
-            "least squares fits the rows exactly, so that nothing determines the noise"
+            "table: least squares on its fixed columns fits y exactly, so that nothing determines the noise; "
+            "give fewer fixed columns, more rows, or a y that is measured with noise"
         )
     effects = table.random.shape[1]
     if not individual:
@@ -118,6 +122,13 @@ def _start(table: LongTable, individual: bool) -> Population:
         raise ValueError(f"random column {int(np.argmin(square))} is zero in all rows; drop it")
     share = variance.mean() / (2 * effects * square)
     return Population(sums.start, np.diag(share), np.sqrt(variance / 2))
+
+
+def _least_noise(table: LongTable) -> NDArray[np.float64]:
+    """Variance up to which residuals of each output are rounding errors."""
+    values = [table.y[table.output_codes == one] for one in range(table.num_outputs)]
+    rounding = _ROUNDING * np.finfo(float).eps * np.abs(table.y).max()
+    return np.maximum([_EXACT * one.var() for one in values], rounding**2)
 
 
 def _profile(sums: SubjectSums, root: NDArray, noise: NDArray) -> tuple[float, NDArray, NDArray]:
