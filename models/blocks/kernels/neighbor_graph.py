@@ -36,7 +36,7 @@ class NeighborGraph:
         x = point_table("x", x)
         if len(x) < 3:
             raise ValueError(
-                f"x has shape {x.shape}; expected (points, features), three points or more, all finite"
+                f"x has shape {x.shape}; expected (points, features), three points or more"
             )
         whitening = _whitening(x) if whiten else np.eye(x.shape[1])
         points = x @ whitening

@@ -16,7 +16,7 @@ from sidebayes.models.blocks.manifolds.alignment import align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
 
-from ...common.fields import Range, check_integer, check_number, check_seed, real_array
+from ...common.fields import Range, check_integer, check_number, check_seed, real_array, refuse_gaps
 from ...common.warnings import warn_user
 from ...data.shapes.landmark_checks import covariate_column
 from ...data.shapes.landmarks import Landmarks
@@ -356,8 +356,7 @@ def _coordinates(shapes: Any, size: int, warn: bool) -> tuple[NDArray[np.float64
             f"shapes has {len(x)} individuals and groups has {size}; give one group to each"
         )
     if x.ndim == 2:
-        if not np.isfinite(x).all():
-            raise ValueError("shapes has missing or infinite coordinates; drop such individuals")
+        refuse_gaps("shapes", x, "drop such individuals")
         return x, float(np.abs(x).max())
     marks = shapes if isinstance(shapes, Landmarks) else Landmarks.from_array(x)
     missing = int((~marks.present).sum())
