@@ -313,3 +313,14 @@ def test_new_rows_are_directions():
     fit.predict(x[:2])
     with pytest.raises(ValueError, match="row 1 of x has length zero and no direction"):
         fit.log_prob(x[:2] * [[1.0], [0.0]])
+
+
+def test_equal_directions_collapse_with_the_remedies_that_there_are():
+    """No library warns of its own: the k-means of the starts finds fewer directions than cells."""
+    given = {"engine": sb.EM(num_restarts=4, max_steps=20), "num_clusters": 3, "progress": False}
+    x = np.repeat(np.eye(3), 20, axis=0)
+    with pytest.raises(
+        FitError, match=r"singular\); use prior='empirical', .* covariance='spherical'$"
+    ):
+        sb.fit("sphere_mixture", x, prior="flat", **given)
+    sb.fit("sphere_mixture", x, prior="empirical", **given)
