@@ -119,11 +119,15 @@ def test_the_structure_does_not_depend_on_units():
     unit = np.array([10.0, 0.01, 1.0, 100.0, 3.0, 0.2, 1e4, 1e-4, 5.0, 1.0])
     one = sb.fit("feature_saliency", x, **LENGTHS)
     two = sb.fit("feature_saliency", x * unit + 5.0, **LENGTHS)
-    # the tolerance is relative to a length, which depends on units
     np.testing.assert_allclose(two.params["saliency"], one.params["saliency"], atol=1e-4)
     np.testing.assert_allclose(two.params["weights"], one.params["weights"], atol=1e-4)
     lengths = [float(fit.tree["sample_stats"]["lp"].item()) for fit in (one, two)]
     assert lengths[0] - lengths[1] == pytest.approx(200 * np.log(unit).sum(), rel=1e-6)
+    # starts end where they do in other units: lengths depend on units, and the tolerance does not
+    small, large = (sb.fit("feature_saliency", x * u, **LENGTHS) for u in (1e-12, 1e12))
+    numbers = [np.isfinite(fit.objective).sum(axis=1) for fit in (one, small, large)]
+    np.testing.assert_array_equal(numbers[0], numbers[1])
+    np.testing.assert_array_equal(numbers[0], numbers[2])
 
 
 def test_partial_labels_keep_their_clusters():
