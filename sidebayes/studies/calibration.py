@@ -387,7 +387,10 @@ def _roles(
     tables, ties = signature.of_kind("table"), signature.of_kind("links")
     tables = tuple(role for role in tables if outcome in (None, role.name))
     if len(tables) != 1:
-        raise TypeError(f"calibrate draws one table of points; {name} has {len(tables)} tables")
+        raise TypeError(
+            f"calibrate draws one table of points, and {name} has {[role.name for role in tables]}; leave "
+            "num_points and x out, and pass by name the data that are held, all but the outcomes"
+        )
     if links is not None and not ties:
         raise checks.no_links(name)
     return tables[0].name, ties[0].name if ties else None
