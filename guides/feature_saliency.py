@@ -113,8 +113,8 @@ class ComponentwiseEM(KeptEngine):
     min_clusters : int
         Fewest clusters. Clusters that partial labels name always stay.
     tol : float
-        A structure is settled when a step changes the length of the message by less than `tol` times
-        one plus its absolute value.
+        A structure is settled when a step changes the length of the message by less than `tol` nats for
+        each known value, whatever its unit.
     max_steps : int
     num_restarts : int, optional
         Number of starts at rows drawn at random, of which the shortest message is kept. By default these are
@@ -250,7 +250,7 @@ class ComponentwiseEM(KeptEngine):
             size, rounding = 1 + jnp.abs(value), rounding_of(value)
             fell = same & ~state.plain & (value < state.value - max(_ROUNDING, rounding) * size)
             gain = jnp.abs(value - state.value)
-            settled = same & ~fell & (gain <= jnp.maximum(tol, rounding) * size)
+            settled = same & ~fell & (gain <= jnp.maximum(tol * at.size, rounding * size))
             cut = state.steps >= most
             rests = good & ~fell & (settled | cut)
             better = rests & (length > state.best_value)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .engines.base import Problem
 from .engines.problem.density import trace_model
+from .engines.steps.climbs import rounding_of
 from .feature_saliency_steps import Sites, Weighed
 
 __all__ = ["em_at_held_saliencies"]
@@ -28,8 +29,8 @@ def em_at_held_saliencies(
 ) -> tuple[dict[str, NDArray], NDArray]:
     """Weights and densities at given saliencies, and the responsibilities, (num_points, num_clusters).
 
-    No cluster is taken out. The steps end when one changes the objective by less than `tol` times one
-    plus its absolute value.
+    No cluster is taken out. The steps end when one changes the objective by less than `tol` for each known
+    value.
 
     Raises
     ------
@@ -48,7 +49,8 @@ def em_at_held_saliencies(
 
     def goes_on(state: tuple) -> Array:
         number, _, value, last = state
-        moves = ~(jnp.abs(value - last) <= tol * (1 + jnp.abs(value)))
+        least = jnp.maximum(tol * size, rounding_of(value) * (1 + jnp.abs(value)))
+        moves = ~(jnp.abs(value - last) <= least)
         return (number < max_steps) & moves
 
     @jax.jit
@@ -59,5 +61,6 @@ def em_at_held_saliencies(
         return values, weighed(values).responsibilities().T
 
     given = {name: jnp.asarray(value, float) for name, value in params.items()}
+    size = weighed(given).size
     found, share = run(given | {names.saliency: jnp.asarray(saliency, float)})
     return {name: np.asarray(value) for name, value in found.items()}, np.asarray(share)

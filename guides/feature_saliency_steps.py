@@ -147,6 +147,11 @@ class Weighed(NamedTuple):
         return cls(names, fn, block, params, value, weights, prior, used, unary)
 
     @property
+    def size(self) -> Array:
+        """Number of known values, to which changes of the objective are compared; it has no unit."""
+        return 1 + jnp.asarray(self.block.num_known).sum()
+
+    @property
     def saliency(self) -> Array:
         """Saliencies of the features."""
         return self.fn.components.features.saliency

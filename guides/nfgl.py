@@ -311,6 +311,8 @@ def neighbours_in_cluster(
         raise ValueError("known names no class of any row; give the classes of some")
     given, asked = np.asarray(x, float)[rows], np.asarray(new, float)
     clusters, wanted = (np.asarray(v).argmax(axis=1) for v in (member, new_member))
+    middle = given.mean(axis=0)  # so that the products do not cancel
+    given, asked = given - middle, asked - middle
     apart = ((asked**2).sum(axis=1)[:, None] + (given**2).sum(axis=1)) - 2 * asked @ given.T
     inside = wanted[:, None] == clusters[rows]
     inside |= ~inside.any(axis=1, keepdims=True)

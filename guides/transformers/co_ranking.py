@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import real_array
+from sidebayes.common.fields import real_array, refuse_gaps
 
 __all__ = ["co_ranking_quality"]
 
@@ -66,11 +66,9 @@ def _ranks(name: str, given: ArrayLike) -> NDArray[np.int64]:
     values = real_array(name, given).copy()
     if values.ndim != 2 or values.shape[0] != values.shape[1] or len(values) < 2:
         raise ValueError(f"{name} has shape {values.shape}; expected a square matrix of distances")
-    if not (np.isfinite(values) & (values >= 0)).all():
-        raise ValueError(
-            f"{name} has entries that are negative or not finite; expected distances. Join the parts of a "
-            "graph, or drop points"
-        )
+    refuse_gaps(name, values, "join the parts of a graph, or drop points")
+    if values.min() < 0:
+        raise ValueError(f"{name} holds {values.min():.4g}; expected distances, none below zero")
     np.fill_diagonal(values, -np.inf)
     order = np.argsort(values, axis=1, kind="stable")
     ranks = np.empty_like(order)

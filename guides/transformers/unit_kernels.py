@@ -24,6 +24,10 @@ _DEVIATION = 1e-6
 """Of norms from one, of a matrix from its transpose, and of squared norms below zero, by rounding."""
 _RIDGE = 1e-8
 """Multiple of the number of rows, added to eigenvalues that rounding may have made negative."""
+_VARIATION = 1e-3
+"""Share of what the points vary that is no rounding, however close to one another they lie."""
+_EXACT = 100 * np.finfo(float).eps
+"""Rounding errors of a kernel that is computed."""
 
 
 class UnitKernel(NamedTuple):
@@ -88,6 +92,9 @@ class UnitKernel(NamedTuple):
     def raw(self, x: NDArray, y: NDArray) -> NDArray[np.float64]:
         """Kernel of each row of one table with each of another, before it is divided."""
         named = isinstance(self.metric, str)
+        if self.metric == "rbf":  # about a common point, so that squared distances do not cancel
+            moved = y - y.mean(axis=0)
+            x, y = moved if x is y else x - y.mean(axis=0), moved
         return pairwise_kernels(x, y, metric=self.metric, filter_params=named, **self.arguments)
 
     def warn_of_norms(self, norms: NDArray) -> None:
@@ -170,7 +177,9 @@ def pivoted_columns(kernel: UnitKernel, x: NDArray, rank: int, tol: float = 1e-1
         factor[:, step] = column / np.sqrt(rest[pivot])
         rest -= factor[:, step] ** 2
         pivots[step], rest[pivot] = pivot, 0
-        if rest.min() < -_DEVIATION:
+        if step == 0:
+            least = -min(_DEVIATION, _VARIATION * max(rest.mean(), 0.0)) - _EXACT * len(x)
+        if rest.min() < least:
             raise ValueError(
                 f"the kernel is not positive semidefinite: row {np.argmin(rest)} is nearer to others than "
                 "inner products allow; choose a kernel that is an inner product, such as 'rbf'"
@@ -211,8 +220,11 @@ def _need_symmetric(gram: NDArray) -> None:
 
 def _need_semidefinite(gram: NDArray) -> None:
     """Refuse a matrix that no inner products make; its Cholesky factorisation tells at least cost."""
+    size = len(gram)
+    variation = max(np.trace(gram) - gram.sum() / size, 0.0)
+    ridge = min(_RIDGE * size, _VARIATION * variation) + _EXACT * size
     try:
-        scipy.linalg.cholesky(gram + _RIDGE * len(gram) * np.eye(len(gram)), lower=True)
+        scipy.linalg.cholesky(gram + ridge * np.eye(size), lower=True)
     except scipy.linalg.LinAlgError:
         least = scipy.linalg.eigh(gram, eigvals_only=True, subset_by_index=[0, 0])[0]
         raise ValueError(

@@ -92,6 +92,9 @@ class Block:
     remedy: ClassVar[str] = "give its parameters priors that keep them away from there"
     """What to do where a cluster has collapsed; see `Collapsible`."""
 
+    of_dependent: str | None = None
+    """What else to do where columns of the data depend on one another; None if that does not matter."""
+
     @property
     def factors(self) -> tuple[str | None, ...]:
         """Log-factors that the sites enter, in place of `factor`; None is a density of a site itself."""

@@ -35,6 +35,7 @@ __all__ = [
     "point_table",
     "real_array",
     "rebuilt",
+    "refuse_gaps",
     "refuse_unwritable",
 ]
 
@@ -168,14 +169,48 @@ def real_array(name: str, values: Any) -> NDArray[np.float64]:
 
 
 def point_table(name: str, values: Any) -> NDArray[np.float64]:
-    """Finite numbers of shape (points, features), some of both; see `real_array`."""
+    """Finite numbers of shape (points, features), some of both; see `real_array` and `refuse_gaps`."""
     found = real_array(name, values)
-    if found.ndim != 2 or not found.size or not np.isfinite(found).all():
+    if found.ndim != 2 or not found.size:
         raise ValueError(
-            f"{name} has shape {found.shape}; expected (points, features), at least one of both, with all "
-            "numbers finite"
+            f"{name} has shape {found.shape}; expected (points, features), at least one of both"
         )
+    refuse_gaps(name, found)
     return found
+
+
+def refuse_gaps(
+    name: str,
+    values: NDArray,
+    advice: str = "drop such rows, or fill them",
+    *,
+    infinite: bool = False,
+) -> None:
+    """Refuse numbers that are missing or infinite.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    values : ndarray of float
+    advice : str
+        What to do about them.
+    infinite : bool
+        Whether infinite numbers may be among them.
+
+    Raises
+    ------
+    ValueError
+        Naming the place of the first one, and how many there are.
+    """
+    gaps = np.isnan(values) if infinite else ~np.isfinite(values)
+    if gaps.any():
+        where = tuple(map(int, np.argwhere(gaps)[0]))
+        what = "missing" if infinite else "missing or infinite"
+        raise ValueError(
+            f"{name}{list(where)} = {values[where]}, the first of {gaps.sum()} numbers that are {what}; "
+            f"{advice}"
+        )
 
 
 def plain_array(name: str, values: Any) -> NDArray:

@@ -18,7 +18,14 @@ from . import checks
 from .run import Run
 from .zoo import CARDS, Card, find_card, make_engine
 
-__all__ = ["Arguments", "check_dtype", "find_method", "read_arguments", "read_run"]
+__all__ = [
+    "Arguments",
+    "check_dtype",
+    "clusters_asked",
+    "find_method",
+    "read_arguments",
+    "read_run",
+]
 
 
 class Arguments(NamedTuple):
@@ -79,13 +86,11 @@ def read_arguments(
     checks.check_options(signature, options, name)
     if "num_clusters" in signature.options:
         first = next((checked[r.name] for r in signature.of_kind("table") if r.name in checked), ())
-        default = inspect.signature(model).parameters["num_clusters"].default
-        asked = options.get("num_clusters", None if default is inspect.Parameter.empty else default)
         points = (
             sizes.get(signature.unit_of(checked) or "", len(first)) or sys.maxsize
         )  # if data may be missing
         points = sys.maxsize if signature.truncates else points
-        options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
+        options = {**options, "num_clusters": clusters_asked(model, options, points)}
     checks.require_options(signature, model, options, name)
     checks.check_named_classes(signature, checked, options)
     for role in signature.data:
@@ -103,6 +108,13 @@ def read_arguments(
         if (names := column_names(given.get(role.name), role.name)) is not None
     }
     return Arguments(given, checked, checks.check_dims(signature, checked), options, columns)
+
+
+def clusters_asked(model: Callable[..., None], options: Mapping[str, Any], num_points: int) -> int:
+    """Number of clusters that options, or else the model itself, ask for; checked."""
+    default = inspect.signature(model).parameters["num_clusters"].default
+    default = None if default is inspect.Parameter.empty else default
+    return checks.check_num_clusters(options.get("num_clusters", default), num_points)
 
 
 def read_run(

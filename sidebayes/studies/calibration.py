@@ -15,6 +15,7 @@ import pandas as pd
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 from numpyro import handlers
+from numpyro.primitives import Messenger
 
 from sidebayes.diagnostics.calibration import Calibration, functionals, rank_of_truth
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem, SideBayesWarning
@@ -28,6 +29,7 @@ from sidebayes.guides.engines.problem.density import (
     traced,
 )
 from sidebayes.guides.engines.problem.honoured import Honoured
+from sidebayes.guides.engines.samplers.particles import refuse_improper
 from sidebayes.guides.engines.symmetries.declared import site_symmetries
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
@@ -39,12 +41,12 @@ from ..common.fields import check_integer, check_seed
 from ..data.tables import check_data
 from ..results.base.predictive import fill_tables
 from ..runs import checks
-from ..runs.arguments import find_method, read_arguments
+from ..runs.arguments import clusters_asked, find_method, read_arguments
 from ..runs.execution import starting_values
 from ..runs.run import Run
 from ..runs.zoo import make_engine
 from ..tasks import Task, run_tasks
-from .prior import draw_prior
+from .prior import draw_prior, refuse_factors
 
 __all__ = ["calibrate"]
 
@@ -200,7 +202,7 @@ def _rows_of_points(
         num_points = len(x)
     num_points = check_integer("num_points", num_points)
     if "num_clusters" in signature.options:
-        checks.check_num_clusters(options.get("num_clusters"), num_points)
+        clusters_asked(model, options, num_points)
     checks.check_options(signature, options, name)
     table, ties = _roles(signature, links, name, _outcome(model, x, num_points, options))
     partial = signature.of_kind("labels")
@@ -266,6 +268,15 @@ def _ranks(
     return rank_of_truth(found[real][:1], found[~real], num_chains=chains, seed=seed)
 
 
+class _Proper(Messenger):  # type: ignore[misc]
+    """A model that refuses to draw from an improper prior."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Look at a site before it is drawn."""
+        if msg["type"] == "sample" and not msg["is_observed"]:
+            refuse_improper(msg["name"], msg, "calibrate")
+
+
 def _simulate(
     model: Callable[..., None],
     x: NDArray | None,
@@ -293,7 +304,9 @@ def _simulate(
     def build(bare: Problem) -> Callable:
         def one(key: Array, args: tuple) -> tuple[dict[str, Array], Array, Array | None]:
             key_model, *keys = jax.random.split(key, 4)
-            sites = traced(handlers.seed(Honoured(bare.model), key_model), args, bare.kwargs)
+            seeded = handlers.seed(_Proper(Honoured(bare.model)), key_model)
+            sites = traced(seeded, args, bare.kwargs)
+            refuse_factors(sites, name, "calibrate")
             sampled = {n: s for n, s in sites.items() if s["type"] == "sample"}
             fixed = {n: s | {"is_observed": True} for n, s in sampled.items()}
             mixed = list(collapsed_sites(fixed)) or [table] * (table in sampled)
@@ -374,7 +387,10 @@ def _roles(
     tables, ties = signature.of_kind("table"), signature.of_kind("links")
     tables = tuple(role for role in tables if outcome in (None, role.name))
     if len(tables) != 1:
-        raise TypeError(f"calibrate draws one table of points; {name} has {len(tables)} tables")
+        raise TypeError(
+            f"calibrate draws one table of points, and {name} has {[role.name for role in tables]}; leave "
+            "num_points and x out, and pass by name the data that are held, all but the outcomes"
+        )
     if links is not None and not ties:
         raise checks.no_links(name)
     return tables[0].name, ties[0].name if ties else None

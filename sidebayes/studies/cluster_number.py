@@ -21,6 +21,7 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from ..api import fit
 from ..common.fields import Range, check_integer, check_number, check_seed, point_table
+from ..data.tables import check_truth
 from .choice import NumberChoice
 
 __all__ = ["ClusterChoice", "select_clusters"]
@@ -140,6 +141,7 @@ def select_clusters(
     if num_clusters is not None:
         first = check_integer("num_clusters", num_clusters, 1, len(points) + 1)
     most = check_integer("most_components", most_components, first, len(points) + 1)
+    check_truth(truth, len(points))
     tried = _strengths(strengths)
     patience, seed = check_integer("patience", patience), check_seed(seed)
     engine = (

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 
-from sidebayes.guides.engines.base import Engine, FitError
+from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
+from sidebayes.models.blocks.block import Improper
 
 from ..api import fit
 from ..common.fields import check_seed
 from ..results.fit import Fit
+from ..runs.arguments import find_method, read_run
 from ..runs.zoo import find_card
+from ..streams import scan_among
 from ..tasks import Task, run_tasks
 from .choice import NumberChoice, read_numbers
 
 __all__ = ["ComponentChoice", "select_components"]
+
+_OF_FIT = frozenset(inspect.signature(fit).parameters)
+"""Arguments that are not the model's."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,6 +144,8 @@ def select_components(
         inspect.signature(run).bind(*data, num_clusters=tried[0], **given, **arguments)
     except TypeError as error:
         raise TypeError(f"{method}: {error}; see sidebayes.grow_prototypes") from None
+    if not by_evidence and not grown:
+        _refuse_without_bic(method, data, {**arguments, "num_clusters": tried[0]}, engine)
     one = partial(run, *data, progress=False, **given, **arguments)
     tasks = (Task(f"{number} components", number) for number in tried)
     found = run_tasks(
@@ -172,6 +184,46 @@ def select_components(
     if limit is not None:  # numbers were tried until one was beyond the limit
         return ComponentChoice(fits[chosen], path)
     return ComponentChoice.of(fits[chosen], path, argument="num_clusters")
+
+
+def _refuse_without_bic(
+    method: str | Callable[..., None],
+    data: tuple,
+    arguments: Mapping[str, Any],
+    engine: str | Engine | None,
+) -> None:
+    """Refuse models with factors that are no likelihood, before anything is fitted."""
+    trace = _traced(method, data, arguments, engine)
+    factors = [name for name, site in trace.items() if isinstance(site.get("fn"), dist.Unit)]
+    if not factors:
+        return
+    card, _, name = find_method(method)
+    itself = card is not None and "unknown number of clusters" in card.tags
+    blocks = [(site.get("infer") or {}).get("block") for site in latent_sites(trace).values()]
+    found = (block.improper() for block in blocks if isinstance(block, Improper))
+    advice = next((": " + one for one in found if one), "")
+    raise ValueError(
+        f"{name} has the factor {factors[0]!r}, which is no likelihood, so that it has no BIC; "
+        + "fit it once, since it finds the number up to num_clusters itself, or " * itself
+        + f"choose by criterion='evidence'{advice}"
+    )
+
+
+def _traced(
+    method: str | Callable[..., None],
+    data: tuple,
+    arguments: Mapping[str, Any],
+    engine: str | Engine | None,
+) -> Mapping[str, Any]:
+    """Sites of the model that would be fitted; none where the fit itself is to refuse the data."""
+    own = {n: v for n, v in arguments.items() if n not in _OF_FIT}
+    if scan_among(data, own) is None:
+        with suppress(TypeError, ValueError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", SideBayesWarning)
+            run = read_run(method, data, own, engine)
+            with run.precision:
+                return abstract_trace(run.problem)
+    return {}
 
 
 def _fitted(run: Callable[..., Fit], number: int) -> Fit | FitError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,7 @@ from ..runs.run import Run
 from ..runs.stored import coordinates
 from ..runs.zoo import make_engine
 
-__all__ = ["draw_prior", "prior_predictive"]
+__all__ = ["draw_prior", "prior_predictive", "refuse_factors"]
 
 
 def prior_predictive(
@@ -152,7 +152,7 @@ def draw_prior(
     """
     problem, found = run.problem, outcomes(run)
     check_prior(problem, asked, None)
-    _refuse_factors(problem, run.method, asked)
+    refuse_factors(abstract_trace(problem), run.method, asked)
     tables = set(filter(None, found.values()))
     keys = random_keys(seed, num_draws)
     program, _ = compiled("prior", problem, None, _draw_prior, keys, problem.args)
@@ -164,9 +164,9 @@ def draw_prior(
     return sites, found, drawn.values
 
 
-def _refuse_factors(problem: Problem, name: str, asked: str) -> None:
-    trace = abstract_trace(problem).items()
-    factors = [site for site, about in trace if isinstance(about.get("fn"), dist.Unit)]
+def refuse_factors(trace: Mapping[str, Any], name: str, asked: str) -> None:
+    """Refuse to draw from a model with factors, given its trace."""
+    factors = [site for site, about in trace.items() if isinstance(about.get("fn"), dist.Unit)]
     if factors:
         raise ValueError(
             f"{name} has the factors {factors}, so that its sites have another prior than the one that "

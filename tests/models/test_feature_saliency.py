@@ -23,7 +23,7 @@ from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
 from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 from sidebayes.models.blocks.saliency.passes import Salient, salient_densities
-from sidebayes.models.blocks.saliency.repeated import repeated_columns
+from sidebayes.models.blocks.saliency.repeated import look_at, repeated_columns
 from sidebayes.models.feature_saliency import feature_saliency
 
 import sidebayes as sb
@@ -119,11 +119,15 @@ def test_the_structure_does_not_depend_on_units():
     unit = np.array([10.0, 0.01, 1.0, 100.0, 3.0, 0.2, 1e4, 1e-4, 5.0, 1.0])
     one = sb.fit("feature_saliency", x, **LENGTHS)
     two = sb.fit("feature_saliency", x * unit + 5.0, **LENGTHS)
-    # the tolerance is relative to a length, which depends on units
     np.testing.assert_allclose(two.params["saliency"], one.params["saliency"], atol=1e-4)
     np.testing.assert_allclose(two.params["weights"], one.params["weights"], atol=1e-4)
     lengths = [float(fit.tree["sample_stats"]["lp"].item()) for fit in (one, two)]
     assert lengths[0] - lengths[1] == pytest.approx(200 * np.log(unit).sum(), rel=1e-6)
+    # starts end where they do in other units: lengths depend on units, and the tolerance does not
+    small, large = (sb.fit("feature_saliency", x * u, **LENGTHS) for u in (1e-12, 1e12))
+    numbers = [np.isfinite(fit.objective).sum(axis=1) for fit in (one, small, large)]
+    np.testing.assert_array_equal(numbers[0], numbers[1])
+    np.testing.assert_array_equal(numbers[0], numbers[2])
 
 
 def test_partial_labels_keep_their_clusters():
@@ -253,6 +257,24 @@ def test_repeated_features_are_told():
     with pytest.warns(sb.SideBayesWarning, match="up to place and scale: 1 and 4. All") as told:
         sb.fit("feature_saliency", x, **LENGTHS | {"engine": replace(ENGINE, max_steps=3)})
     assert told[0].filename == __file__
+
+
+def test_copies_of_rows_are_told_where_chance_makes_none():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 4))
+    x[5, 2] = np.nan
+    for table in (np.repeat(x, 5, axis=0), np.round(np.tile(x, (5, 1)), 1)):
+        with pytest.warns(sb.SideBayesWarning, match="x has 160 of 200 rows that equal an earlier"):
+            look_at(SalientFeatures(table, 3, "empirical", None), "x", table)
+    flags = rng.integers(0, 2, (600, 3))
+    age = np.round(10 * rng.normal(size=600))
+    rounded, mixed = np.round(5 * rng.normal(size=(600, 2))), np.column_stack([age, flags])
+    for table, normal in ((np.repeat(x, 1, axis=0), None), (rounded, None), (mixed, [0])):
+        look_at(SalientFeatures(table, 3, "empirical", None), "x", table, normal)
+    mixed[:, 0] = np.repeat(rng.normal(size=200), 3)
+    copied = np.column_stack([mixed[::3].repeat(3, axis=0), np.repeat(rng.normal(size=200), 3)])
+    with pytest.warns(sb.SideBayesWarning, match="x has 400 of 600 rows that equal an earlier"):
+        look_at(SalientFeatures(copied, 3, "empirical", None), "x", copied, [0, 4])
 
 
 def test_levels_are_told():

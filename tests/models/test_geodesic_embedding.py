@@ -14,6 +14,7 @@ from scipy.spatial.distance import cdist
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.models.blocks.embedding.distances import NOISES, NoisyDistances
+from sidebayes.models.blocks.embedding.geodesics import choose_distances, geodesics_from
 from sidebayes.models.blocks.embedding.placement import place_points
 from sidebayes.models.blocks.embedding.positions import landmark_scaling
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
@@ -174,6 +175,18 @@ def test_start_is_isomap(free):
     np.testing.assert_allclose(
         procrustes(landmark_scaling(table, 2), batch.embedding_)[2], 0, atol=1e-10
     )
+
+
+def test_geodesics_of_many_features_do_not_depend_on_an_offset():
+    x = np.random.default_rng(0).integers(0, 100, (60, 30)).astype(float)
+    options = {"num_neighbors": 12}
+    (plain, near), (moved, far) = (
+        (table, geodesics_from(x[:5] + o + 1, x + o, table, options))
+        for o in (0.0, 2.0**33)
+        for table in [choose_distances({"x": x + o, "landmarks": np.arange(20.0)}, options)]
+    )
+    np.testing.assert_allclose(plain, moved)
+    np.testing.assert_allclose(near, far)
 
 
 def test_landmarks_place_the_others():

@@ -163,6 +163,8 @@ def test_select_clusters():
         ({"engine": "em"}, "engine is a str"),
         ({"strength": 3.0}, "cannot be given"),
         ({"x": X[:, 0]}, "x has shape"),
+        ({"x": X * np.nan}, r"x\[0, 0\] = nan, the first of"),
+        ({"truth": [0, 1]}, r"truth has shape \(2,\)"),
         (
             {"links": Links([(0, 1), (1, 2), (0, 2)], [np.inf, np.inf, -np.inf], NUM_POINTS)},
             "contradicts",

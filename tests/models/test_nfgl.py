@@ -144,6 +144,16 @@ def test_votes_in_the_limits():
     assert (neighbours_in_cluster(POINTS, np.eye(2)[CLUSTERS], new, bare, only) >= 0).all()
 
 
+def test_the_nearest_row_is_the_same_under_an_offset():
+    rng = np.random.default_rng(0)
+    x, new = (rng.integers(0, 100, (size, 3)).astype(float) for size in (20, 30))
+    sole, alone = np.ones((20, 1)), np.ones((30, 1))
+    plain, moved = (
+        neighbours_in_cluster(x + o, sole, new + o, alone, np.arange(20)) for o in (0.0, 2.0**33)
+    )
+    np.testing.assert_array_equal(plain, moved)
+
+
 @pytest.mark.parametrize("smoothing", [0.1, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_new_rows_join_the_labelled_ones(smoothing):
     """Rule A (eq. 2.15) by sums over components and classes of all rows, the new one among them."""

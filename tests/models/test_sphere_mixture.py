@@ -316,3 +316,14 @@ def test_new_rows_are_directions(tmp_path):
     fit.save(tmp_path / "fit.nc")
     with jax.enable_x64(False):
         np.testing.assert_array_equal(sb.load(tmp_path / "fit.nc").predict(x[:2]), 0)
+
+
+def test_equal_directions_collapse_with_the_remedies_that_there_are():
+    """No library warns of its own: the k-means of the starts finds fewer directions than cells."""
+    given = {"engine": sb.EM(num_restarts=4, max_steps=20), "num_clusters": 3, "progress": False}
+    x = np.repeat(np.eye(3), 20, axis=0)
+    with pytest.raises(
+        FitError, match=r"singular\); use prior='empirical', .* covariance='spherical'$"
+    ):
+        sb.fit("sphere_mixture", x, prior="flat", **given)
+    sb.fit("sphere_mixture", x, prior="empirical", **given)

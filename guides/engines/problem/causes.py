@@ -65,7 +65,12 @@ def _may_be_hard(weights: ArrayLike) -> bool:
 
 
 def _dependent_columns(problem: Problem) -> str | None:
-    for name in collapsed_sites(abstract_trace(problem)):
+    trace = abstract_trace(problem)
+    blocks = [block for block, _ in declared_blocks(trace)]
+    advice = [block.of_dependent for block in blocks if block.of_dependent is not None]
+    if blocks and not advice:
+        return None
+    for name in collapsed_sites(trace):
         table = observed_table(problem, name)
         if table is None or table.ndim != 2 or len(table) <= table.shape[1]:
             continue
@@ -75,7 +80,6 @@ def _dependent_columns(problem: Problem) -> str | None:
         if rank < table.shape[1]:
             return (
                 f"the {table.shape[1]} columns of {name!r} have rank {rank}, so that some are constant, "
-                "copies or sums of others: drop those, or use prior='empirical' or "
-                "covariance='diagonal'"
+                f"copies or sums of others: {', or '.join(['drop those', *dict.fromkeys(advice)])}"
             )
     return None

@@ -45,6 +45,7 @@ __all__ = [
     "log_densities",
     "num_temperatures",
     "pool_evidence",
+    "refuse_improper",
     "resampled",
     "split_density",
     "unraveller",
@@ -131,13 +132,18 @@ def check_prior(problem: Problem, engine: str, init: Mapping[str, Any] | None) -
     if init is not None:
         raise ValueError(f"{engine} starts from draws of the prior; leave init out")
     for name, site in latent_sites(abstract_trace(problem)).items():
-        if is_improper(site["fn"]):
-            block = (site.get("infer") or {}).get("block")
-            advice = block.improper() if isinstance(block, Improper) else None
-            raise ValueError(
-                f"{engine} draws from the prior, and that of site {name!r} is improper; "
-                f"{advice or 'give it a proper one'}"
-            )
+        refuse_improper(name, site, engine)
+
+
+def refuse_improper(name: str, site: Mapping[str, Any], asked: str) -> None:
+    """Refuse a site whose prior is improper; `asked` is what wants to draw from it."""
+    if is_improper(site["fn"]):
+        block = (site.get("infer") or {}).get("block")
+        advice = block.improper() if isinstance(block, Improper) else None
+        raise ValueError(
+            f"{asked} draws from the prior, and that of site {name!r} is improper; "
+            f"{advice or 'give it a proper one'}"
+        )
 
 
 def unraveller(problem: Problem, args: tuple) -> Callable[[Array], dict[str, Array]]:

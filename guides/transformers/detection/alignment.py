@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
-from sidebayes.common.fields import real_array
+from sidebayes.common.fields import real_array, refuse_gaps
 
 from .table import two_classes
 
@@ -37,7 +37,7 @@ def kernel_alignment(gram: ArrayLike, labels: ArrayLike) -> float:
     TypeError, ValueError
         If the matrix is not symmetric, or there are not two classes.
     """
-    (kernel,), target = _centred([gram], labels)
+    (kernel,), target = _centred({"gram": gram}, labels)
     return float(kernel @ target / (np.linalg.norm(kernel) or 1.0))
 
 
@@ -77,23 +77,30 @@ def align_kernels(grams: Any, labels: ArrayLike) -> NDArray[np.float64]:
     several = isinstance(grams, list | tuple) or (isinstance(grams, np.ndarray) and grams.ndim == 3)
     if not several or not len(grams):
         raise TypeError(f"grams = {grams!r:.60}; pass a list of kernel matrices")
-    columns, target = _centred(list(grams), labels)
+    columns, target = _centred({f"grams[{n}]": one for n, one in enumerate(grams)}, labels)
     weights = nnls(columns.T, target)[0]
     total = weights.sum()
     return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
 
 
-def _centred(grams: list, labels: Any) -> tuple[NDArray, NDArray]:
+def _centred(grams: dict[str, Any], labels: Any) -> tuple[NDArray, NDArray]:
     """Centred kernel matrices and the target of norm 1, each as a vector."""
     _, codes = two_classes(labels)
     size = len(codes)
     columns = []
-    for gram in grams:
-        found = real_array("gram", gram)
-        square = found.shape == (size, size) and np.isfinite(found).all()
-        if not square or not np.allclose(found, found.T, atol=1e-8 * np.abs(found).max()):
+    for name, gram in grams.items():
+        found = real_array(name, gram)
+        if found.shape != (size, size):
             raise ValueError(
-                f"gram has shape {found.shape}; expected a symmetric matrix of finite numbers, {(size, size)}"
+                f"{name} has shape {found.shape}; expected {(size, size)}, a kernel of the subjects of labels"
+            )
+        refuse_gaps(name, found, "leave such subjects out, or compute their kernel anew")
+        apart = np.abs(found - found.T)
+        if not np.allclose(found, found.T, atol=1e-8 * np.abs(found).max()):
+            row, column = map(int, np.unravel_index(np.argmax(apart), apart.shape))
+            raise ValueError(
+                f"{name}[{row}, {column}] = {found[row, column]:.6g} and [{column}, {row}] = "
+                f"{found[column, row]:.6g}; expected a symmetric matrix"
             )
         side = found - found.mean(axis=0)
         columns.append((side - side.mean(axis=1, keepdims=True)).ravel())

@@ -14,13 +14,16 @@ from sidebayes.common.warnings import warn_user
 from .population import Population, posterior_moments
 from .table import LongTable, SubjectSums
 
-__all__ = ["estimate_population"]
+__all__ = ["estimate_population", "estimated"]
 
 _TOLERANCE = 1e-6
 """Largest slope of the mean log likelihood of a row where the search has converged."""
 
 _EXACT = 1e-12
 """Share of the variance of the rows below which noise counts as none."""
+
+_ROUNDING = 16
+"""Multiple of the spacing of floating-point numbers that residuals of an exact fit may have."""
 
 
 def estimate_population(
@@ -51,13 +54,31 @@ def estimate_population(
     ------
     ValueError
         If the rows do not separate noise from effects, or fixed columns are linearly dependent.
+
+    Warns
+    -----
+    SideBayesWarning
+        If there are no more subjects than random effects, or the search has not converged.
     """
     if not isinstance(table, LongTable):
         raise TypeError(f"table is a {type(table).__name__}; pass a LongTable")
-    max_steps = check_integer("max_steps", max_steps)
-    start = _start(table, individual)
+    return estimated(table, "table", individual, check_integer("max_steps", max_steps))
+
+
+def estimated(
+    table: LongTable, name: str, individual: bool = True, max_steps: int = 500
+) -> Population:
+    """Maximum likelihood estimate; `name` is that of the table, for messages."""
+    start = _start(table, name, individual)
     if not individual:
         return start
+    if len(table) <= len(start.root):
+        plural = "s" if len(table) > 1 else ""
+        warn_user(
+            f"{name} has {len(table)} subject{plural} for {len(start.root)} random effects, too few to "
+            "tell how subjects differ: the covariance is singular, or nearly so. Give more subjects than "
+            "effects, fewer random columns, or individual=False"
+        )
     lower = np.tril_indices(len(start.root))
     unit = np.diag(start.root)[lower[0]]
 
@@ -82,32 +103,33 @@ def estimate_population(
         lost = True
     if lost:
         raise ValueError(
-            "random effects fit the rows exactly, so that nothing determines the noise; give fewer random "
+            f"{name}: random effects fit y exactly, so that nothing determines the noise; give fewer random "
             "columns, or subjects with more rows"
         )
     if np.abs(found.jac).max() > 100 * _TOLERANCE:
         warn_user(
-            f"maximum likelihood of a population has not converged in {found.nit} steps (slope "
+            f"{name}: maximum likelihood of a population has not converged in {found.nit} steps (slope "
             f"{np.abs(found.jac).max():.2g}); give more max_steps, centre times, or use fewer columns"
         )
     return Population(_least_squares(table.sums, root, noise), root @ root.T, noise)
 
 
-def _start(table: LongTable, individual: bool) -> Population:
+def _start(table: LongTable, name: str, individual: bool) -> Population:
     """Pooled least squares; half of its residual variance is given to the random effects."""
     sums = table.sums
     if np.linalg.matrix_rank(table.fixed) < table.fixed.shape[1]:
         raise ValueError(
-            f"the {table.fixed.shape[1]} fixed columns depend on each other in {len(table.y)} rows; drop "
-            "some, or give more rows"
+            f"{name}: the {table.fixed.shape[1]} fixed columns depend on each other in {len(table.y)} rows; "
+            "drop some, or give more rows"
         )
     counts = sums.num_rows.sum(axis=0)
     if (counts == 0).any():
-        raise ValueError(f"output {int(np.argmin(counts))} has no row; drop its column")
+        raise ValueError(f"{name}: output {int(np.argmin(counts))} has no row; drop its column")
     variance = sums.squares.sum(axis=0) / counts
-    if (variance <= _EXACT * np.square(table.y).mean()).any():
+    if (variance <= _least_noise(table)).any():
         raise ValueError(
-            "least squares fits the rows exactly, so that nothing determines the noise"
+            f"{name}: least squares on its fixed columns fits y exactly, so that nothing determines the "
+            "noise; give fewer fixed columns, more rows, or a y that is measured with noise"
         )
     effects = table.random.shape[1]
     if not individual:
@@ -115,9 +137,18 @@ def _start(table: LongTable, individual: bool) -> Population:
     # the same share of the variance for each effect, whatever the unit of its column
     square = np.einsum("soii->i", sums.random) / len(table.y)
     if (square == 0).any():
-        raise ValueError(f"random column {int(np.argmin(square))} is zero in all rows; drop it")
+        raise ValueError(
+            f"{name}: random column {int(np.argmin(square))} is zero in all rows; drop it"
+        )
     share = variance.mean() / (2 * effects * square)
     return Population(sums.start, np.diag(share), np.sqrt(variance / 2))
+
+
+def _least_noise(table: LongTable) -> NDArray[np.float64]:
+    """Variance up to which residuals of each output are rounding errors."""
+    values = [table.y[table.output_codes == one] for one in range(table.num_outputs)]
+    rounding = _ROUNDING * np.finfo(float).eps * np.abs(table.y).max()
+    return np.maximum([_EXACT * one.var() for one in values], rounding**2)
 
 
 def _profile(sums: SubjectSums, root: NDArray, noise: NDArray) -> tuple[float, NDArray, NDArray]:

@@ -129,7 +129,7 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
             )
         check_integer("num_draws", self.num_draws)
         self.classes_, codes = check_labels(X, y)
-        self.populations_ = class_populations(X, codes, self.populations)
+        self.populations_ = class_populations(X, self.classes_, codes, self.populations)
         self.class_prior_ = np.bincount(codes) / len(codes)
         if self.design == "A":
             self.whitening_ = self._whitening(X)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sidebayes.common.fields import real_array
 
-from .estimation import estimate_population
+from .estimation import estimated
 from .population import MixPrior, Population
 from .table import LongTable, check_labels
 
@@ -88,6 +88,11 @@ class LikelihoodRatio(ClassifierMixin, BaseEstimator):
         ------
         TypeError, ValueError
             For bad input, or a class whose rows do not determine its population.
+
+        Warns
+        -----
+        SideBayesWarning
+            If a class has no more subjects than there are random effects.
         """
         if not isinstance(self.individual, bool | np.bool_):
             raise ValueError(f"individual = {self.individual!r:.60}; expected True or False")
@@ -95,7 +100,9 @@ class LikelihoodRatio(ClassifierMixin, BaseEstimator):
         if costs.shape != (2,) or not (np.isfinite(costs) & (costs > 0)).all():
             raise ValueError(f"costs = {self.costs!r:.60}; expected two positive numbers")
         self.classes_, codes = check_labels(X, y)
-        self.populations_ = class_populations(X, codes, self.populations, self.individual)
+        self.populations_ = class_populations(
+            X, self.classes_, codes, self.populations, self.individual
+        )
         self.class_prior_ = np.bincount(codes) / len(codes)
         return self
 
@@ -124,13 +131,17 @@ class LikelihoodRatio(ClassifierMixin, BaseEstimator):
 
 
 def class_populations(
-    table: LongTable, codes: NDArray, given: Any = None, individual: bool = True
+    table: LongTable,
+    classes: NDArray,
+    codes: NDArray,
+    given: Any = None,
+    individual: bool = True,
 ) -> list[Population]:
     """Populations of the classes: those given, or estimates from the subjects of each."""
     if given is None:
         return [
-            estimate_population(table.take(np.flatnonzero(codes == label)), individual=individual)
-            for label in range(2)
+            estimated(table.take(np.flatnonzero(codes == code)), f"class {label}", individual)
+            for code, label in enumerate(classes)
         ]
     found = list(given) if isinstance(given, list | tuple) else []
     if len(found) != 2 or not all(isinstance(one, Population) for one in found):

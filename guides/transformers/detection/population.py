@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
-from sidebayes.common.fields import real_array
+from sidebayes.common.fields import real_array, refuse_gaps
 
 from .table import LongTable, SubjectSums
 
@@ -148,10 +148,9 @@ class Population:
         for name, ndim in shapes.items():
             value = real_array(name, getattr(self, name))
             value = np.atleast_1d(value) if name == "noise" else value
-            if value.ndim != ndim or not value.size or not np.isfinite(value).all():
-                raise ValueError(
-                    f"{name} has shape {value.shape}; expected {ndim} dimensions of finite numbers"
-                )
+            if value.ndim != ndim or not value.size:
+                raise ValueError(f"{name} has shape {value.shape}; expected {ndim} dimensions")
+            refuse_gaps(name, value, "give finite numbers")
             object.__setattr__(self, name, value)
         if (self.noise <= 0).any():
             raise ValueError(f"noise = {self.noise}; expected positive standard deviations")
@@ -241,10 +240,9 @@ class Population:
             raise ValueError(f"the population has {len(self.noise)} outputs; expected one")
         columns = {"seen": real_array("seen", seen), "new": real_array("new", new)}
         for name, value in columns.items():
-            if value.ndim != 2 or value.shape[1] != size or not np.isfinite(value).all():
-                raise ValueError(
-                    f"{name} has shape {value.shape}; expected (rows, {size}), finite numbers"
-                )
+            if value.ndim != 2 or value.shape[1] != size:
+                raise ValueError(f"{name} has shape {value.shape}; expected (rows, {size})")
+            refuse_gaps(name, value)
         variance = float(self.noise[0] ** 2)
         gram, target = (one.T @ one for one in columns.values())
         # (R / s2 + D^-1)^-1, with D not inverted
@@ -254,8 +252,9 @@ class Population:
         if coefficients is None:
             return float(np.trace(target @ posterior) + rest)
         own = real_array("coefficients", coefficients)
-        if own.shape != (size,) or not np.isfinite(own).all():
-            raise ValueError(f"coefficients has shape {own.shape}; expected ({size},), finite")
+        if own.shape != (size,):
+            raise ValueError(f"coefficients has shape {own.shape}; expected ({size},)")
+        refuse_gaps("coefficients", own, "give finite numbers")
         bias = own - posterior @ gram @ own / variance
         spread = posterior @ gram @ posterior / variance
         return float(bias @ target @ bias + np.trace(target @ spread) + rest)

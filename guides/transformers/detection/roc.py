@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm, rankdata
 from sidebayes.models.blocks.side_information.partial_labels import refuse_other_order
 
-from sidebayes.common.fields import Range, check_number, real_array
+from sidebayes.common.fields import Range, check_number, real_array, refuse_gaps
 
 from .table import two_classes
 
@@ -83,10 +83,11 @@ def delong_test(labels: ArrayLike, scores: ArrayLike, others: ArrayLike) -> DeLo
     for name, value in (("scores", scores), ("others", others)):
         refuse_other_order(name, value, getattr(labels, "index", None))
         found = real_array(name, value)
-        if found.shape != codes.shape or np.isnan(found).any():
+        if found.shape != codes.shape:
             raise ValueError(
                 f"{name} has shape {found.shape}; expected {codes.shape}, one number per subject"
             )
+        refuse_gaps(name, found, "leave subjects without a score out", infinite=True)
         both.append(found)
     places = [_placements(one, codes) for one in both]
     upper, lower = (np.stack(one) for one in zip(*places, strict=True))

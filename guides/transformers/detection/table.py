@@ -17,6 +17,7 @@ from sidebayes.common.fields import (
     check_number,
     plain_array,
     real_array,
+    refuse_gaps,
 )
 
 __all__ = ["LongTable", "SubjectSums", "by_output", "check_columns", "check_groups", "check_labels"]
@@ -277,10 +278,7 @@ def check_columns(
             f"{name} has shape {found.shape}; expected ({wanted}{',' * (len(shape) == 1)}), one row each "
             "for the rows of subjects"
         )
-    wrong = np.isinf(found) if missing else ~np.isfinite(found)
-    if wrong.any():
-        where = tuple(map(int, np.argwhere(wrong)[0]))
-        raise ValueError(f"{name}{list(where)} = {found[where]}; drop such rows, or fill them")
+    refuse_gaps(name, np.where(np.isnan(found), 0.0, found) if missing else found)
     return found
 
 

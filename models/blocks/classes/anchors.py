@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from sidebayes.common.fields import plain_array, real_array, rebuilt
+from sidebayes.common.fields import plain_array, real_array, rebuilt, refuse_gaps
 
 from ..side_information.partial_labels import frozen
 from .class_mixture import log_of
@@ -42,11 +42,13 @@ class Anchors:
         points, table = (
             real_array(f"Anchors({n}=...)", getattr(self, n)) for n in ("points", "table")
         )
-        if points.ndim != 2 or table.ndim != 2 or not np.isfinite(points).all():
+        if points.ndim != 2 or table.ndim != 2:
             raise ValueError(
-                f"Anchors: points have shape {points.shape}, table {table.shape}; expected finite numbers, "
+                f"Anchors: points have shape {points.shape}, table {table.shape}; expected "
                 "(num_anchors, num_features) and (num_clusters, num_classes)"
             )
+        refuse_gaps("Anchors: points", points, "leave such anchors out")
+        refuse_gaps("Anchors: table", table, "give probabilities")
         if (table < 0).any() or np.abs(table.sum(axis=1) - 1).max(initial=0.0) > 1e-6:
             raise ValueError("Anchors: rows of table are no probabilities; divide each by its sum")
         for name, most in (("clusters", len(table)), ("classes", table.shape[1])):

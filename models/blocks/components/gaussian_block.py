@@ -114,6 +114,11 @@ class GaussianComponents(Block):
     def _tied(self) -> bool:
         return self.covariance == "tied"
 
+    @property
+    def of_dependent(self) -> str | None:  # type: ignore[override]
+        """What to do about columns that depend on one another, which make whole covariances singular."""
+        return "use prior='empirical' or covariance='diagonal'" if self._is_matrix else None
+
     def sample(self) -> dist.Distribution:
         """Sample means and covariances; return the components, batch shape `shape`."""
         if self._is_matrix:

@@ -55,7 +55,7 @@ def kmeans_centres(
             scales[number] = whole
         else:
             before, scale = centres[number - 1], scales[number - 1]
-            label = pairwise_distances_argmin(data / scale, before / scale)
+            label = _nearest(data, before, scale)
             within = (data - before[label]).std(axis=0)
             scales[number] = np.where(within > _NOTHING * whole, within, whole)
         if len(data) < num_clusters:
@@ -109,7 +109,7 @@ def centres_within(
     """Centres of k-means inside every cell, shape (num_starts, num_clusters, num_components, d)."""
     out = np.repeat(centres[:, :, None], num_components, axis=2)
     for number, (centre, scale) in enumerate(zip(centres, scales, strict=True)):
-        cell = pairwise_distances_argmin(data / scale, centre / scale)
+        cell = _nearest(data, centre, scale)
         for cluster in range(len(centre)):
             rows = data[cell == cluster]
             if len(rows) >= num_components:
@@ -118,3 +118,9 @@ def centres_within(
                 )
                 out[number, cluster] = found[0] * scale
     return out
+
+
+def _nearest(data: NDArray, centres: NDArray, scale: NDArray) -> NDArray[np.int64]:
+    """Number of the nearest centre of each row; about the mean, so that squares do not cancel."""
+    middle = data.mean(axis=0)
+    return pairwise_distances_argmin((data - middle) / scale, (centres - middle) / scale)

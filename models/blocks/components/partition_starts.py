@@ -197,7 +197,10 @@ class _Table:
         sample = table[self.rng.choice(len(table), size, replace=False)]
         if size <= num_cells:
             return self.about_rows(table)
-        with warnings.catch_warnings():
+        with (
+            warnings.catch_warnings(),
+            np.errstate(invalid="ignore"),
+        ):  # fewer distinct rows than cells
             warnings.simplefilter("ignore", UserWarning)  # a cell that ran empty
             centres, _ = kmeans2(sample, num_cells, _STEPS, minit="++", rng=self.rng)
         return _nearest(table, centres)

@@ -16,6 +16,7 @@ from sidebayes.common.fields import (
     check_number,
     point_table,
     real_array,
+    refuse_gaps,
 )
 
 from ..side_information.partial_labels import frozen
@@ -103,7 +104,9 @@ class EffectsPrior:
             outcomes do not vary, so that they set no scale.
         """
         check_number("width", width, Range(above=0))
-        y = point_table("y", real_array("y", y)[..., None])[:, 0]
+        y = real_array("y", y)
+        refuse_gaps("y", y)
+        y = point_table("y", y[..., None])[:, 0]
         fixed, random = point_table("fixed", fixed), point_table("random", random)
         for name, table in (("fixed", fixed), ("random", random)):
             if len(table) != len(y):

@@ -99,8 +99,9 @@ def geodesics_from(
     -------
     ndarray, shape (num_new, num_landmarks)
     """
-    near = NearestNeighbors(n_neighbors=_num_neighbors(x, options)).fit(x)
-    length, number = near.kneighbors(x_new)
+    middle = x.mean(axis=0)  # so that squared distances in many features do not cancel
+    near = NearestNeighbors(n_neighbors=_num_neighbors(x, options)).fit(x - middle)
+    length, number = near.kneighbors(x_new - middle)
     return np.min(length[:, :, None] + distances[number], axis=1)
 
 
@@ -192,6 +193,8 @@ def _graph(x: NDArray, options: Mapping[str, Any]) -> scipy.sparse.csr_array:
             "x[np.sort(np.unique(x, axis=0, return_index=True)[1])]"
         )
     near = scipy.sparse.csr_array(
-        kneighbors_graph(values, _num_neighbors(values, options), mode="distance")
+        kneighbors_graph(
+            values - values.mean(axis=0), _num_neighbors(values, options), mode="distance"
+        )
     )
     return scipy.sparse.csr_array(near.maximum(near.T))

@@ -36,7 +36,7 @@ class NeighborGraph:
         x = point_table("x", x)
         if len(x) < 3:
             raise ValueError(
-                f"x has shape {x.shape}; expected (points, features), three points or more, all finite"
+                f"x has shape {x.shape}; expected (points, features), three points or more"
             )
         whitening = _whitening(x) if whiten else np.eye(x.shape[1])
         points = x @ whitening
@@ -48,8 +48,9 @@ class NeighborGraph:
                 f"num_neighbors = {num_neighbors}; expected 2 to {len(x)}, the point itself counted, "
                 "or None for the complete graph"
             )
-        near = NearestNeighbors(n_neighbors=num_neighbors).fit(points)
-        number = near.kneighbors(points, return_distance=False)
+        centred = points - points.mean(axis=0)  # so that squared distances do not cancel
+        near = NearestNeighbors(n_neighbors=num_neighbors).fit(centred)
+        number = near.kneighbors(centred, return_distance=False)
         first = np.concatenate([np.repeat(np.arange(len(x)), num_neighbors), np.arange(len(x))])
         second = np.concatenate([number.ravel(), np.arange(len(x))])
         both = np.unique(np.concatenate([first * len(x) + second, second * len(x) + first]))
@@ -63,7 +64,8 @@ class NeighborGraph:
     def typical_distance(self) -> float:
         """Median distance to the tenth neighbour, or to the last of fewer."""
         rank = min(10, len(self.points) - 1)
-        near = NearestNeighbors(n_neighbors=rank + 1).fit(self.points).kneighbors(self.points)[0]
+        centred = self.points - self.points.mean(axis=0)
+        near = NearestNeighbors(n_neighbors=rank + 1).fit(centred).kneighbors(centred)[0]
         found = float(np.median(near[:, -1]))
         if not found:
             raise ValueError(

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import check_integer, real_array
+from sidebayes.common.fields import check_integer, real_array, refuse_gaps
 
 from ..side_information.partial_labels import Groups
 from . import preshape
@@ -202,11 +202,12 @@ def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.f
         Of individuals that look reflected, have landmarks in another order, or are the same.
     """
     whole = real_array("shapes", shapes)
-    if whole.ndim != 3 or len(whole) < 2 or not np.isfinite(whole).all():
+    if whole.ndim != 3 or len(whole) < 2:
         raise ValueError(
             f"shapes have shape {whole.shape}; expected (individuals, landmarks, axes), two individuals at "
-            "least, all numbers finite"
+            "least"
         )
+    refuse_gaps("shapes", whole, "drop such individuals, or estimate their landmarks")
     return _chart(whole, np.arange(len(whole)), num_modes)
 
 

@@ -34,6 +34,9 @@ _GLANCE = 1000
 _OFTEN, _TIMES = 0.1, 3
 """Share of the rows that one value has, and how much oftener it occurs than any other, that stand out."""
 
+_COPIES, _CHANCE = 0.25, 100
+"""Share of the rows that equal an earlier one, and how much oftener than by chance, that are pointed out."""
+
 
 class _Salient(Protocol):
     """A block with saliencies."""
@@ -58,7 +61,7 @@ def look_at(
     normal: Sequence[int] | None = None,
     categories: Sequence[int] = (),
 ) -> None:
-    """Refuse constant columns; warn of repeated ones, of levels, and of few rows under a flat prior.
+    """Refuse constant columns; warn of repeated ones, of levels, of copies, and of few rows if flat.
 
     Columns of `normal` densities, all by default, should be no levels. Those of `categories` may be constant,
     as they are in part of the rows of a table.
@@ -73,6 +76,7 @@ def look_at(
     columns = range(table.shape[1]) if normal is None else normal
     _warn_of_levels(name, table, columns)
     _warn_of_one_value(name, table, columns)
+    _warn_of_copies(name, table, columns)
     if block.saliency_prior is None and block.is_flat:
         _warn_of_few_rows(name, table, int(block.num_parameters.sum()))
 
@@ -144,6 +148,30 @@ def _warn_of_one_value(name: str, table: np.ndarray, normal: Sequence[int]) -> N
             f"{name} has the value {', '.join(found[:5])}, far more often than any other. A normal density "
             "can shrink on such a value, so that clusters and saliencies are of it alone; pass NaN where it "
             "stands for a missing value, name the column a count or levels in kinds=, or drop it"
+        )
+
+
+def _warn_of_copies(name: str, table: np.ndarray, normal: Sequence[int]) -> None:
+    """Warn where many rows equal others, far oftener than values of their normal columns do."""
+    size = len(table)
+    equal = 1.0  # share of all pairs of rows that independent columns would make equal
+    for column in normal:
+        count = np.unique(table[:, column], return_counts=True)[1]
+        if len(count) > (1 - _COPIES) * size:
+            return
+        equal *= float(np.square(count / size).sum())
+    known = np.nan_to_num(table, nan=np.inf)
+    _, first, number, count = np.unique(
+        known, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    often = float(np.square(count / size).sum()) - 1 / size
+    if size - len(count) >= _COPIES * size and often > _CHANCE * equal and len(normal):
+        row = int(np.flatnonzero(first[number] != np.arange(size))[0])
+        warn_user(
+            f"{name} has {size - len(count)} of {size} rows that equal an earlier one, the first is row "
+            f"{row} (as row {first[number][row]}). Copies count as independent, so that more clusters and "
+            f"features pay for themselves; keep one of each, {name}[np.sort(np.unique({name}, axis=0, "
+            "return_index=True)[1])]"
         )
 
 

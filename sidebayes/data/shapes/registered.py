@@ -17,7 +17,7 @@ from sidebayes.models.blocks.manifolds.preshape import nearest_rotation
 from sidebayes.models.blocks.manifolds.shape_chart import shape_chart, whole_chart
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
-from ...common.fields import check_integer, real_array
+from ...common.fields import check_integer, real_array, refuse_gaps
 from .landmark_checks import check_subjects
 from .landmarks import Landmarks
 
@@ -181,11 +181,11 @@ def _checked(reference: ArrayLike, axes: int, size: int | None = None) -> NDArra
     """A reference that is given, centred and of norm one."""
     points = real_array("reference", reference)
     wanted = points.ndim == 2 and points.shape[1] == axes and len(points) >= 3
-    if not wanted or (size is not None and len(points) != size) or not np.isfinite(points).all():
+    if not wanted or (size is not None and len(points) != size):
         raise ValueError(
-            f"reference has shape {points.shape}; expected ({size or 'three points at least'}, {axes}), all "
-            "numbers finite"
+            f"reference has shape {points.shape}; expected ({size or 'three points at least'}, {axes})"
         )
+    refuse_gaps("reference", points, "drop such points")
     found = points - points.mean(axis=0)
     if np.linalg.matrix_rank(found, tol=1e-9 * np.abs(points).max()) < 2:
         raise ValueError(

@@ -16,7 +16,7 @@ from sidebayes.models.blocks.manifolds.alignment import align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
 
-from ...common.fields import Range, check_integer, check_number, check_seed, real_array
+from ...common.fields import Range, check_integer, check_number, check_seed, real_array, refuse_gaps
 from ...common.warnings import warn_user
 from ...data.shapes.landmark_checks import covariate_column
 from ...data.shapes.landmarks import Landmarks
@@ -33,7 +33,7 @@ from .group_statistics import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["GroupLabels", "GroupTest", "check_groups", "group_test"]
+__all__ = ["GroupLabels", "GroupTest", "check_groups", "group_test", "usual_statistics"]
 
 _MODES = ("pooled", "refit", "naive")
 _WORDS = {
@@ -200,7 +200,7 @@ def group_test(
     rng = np.random.default_rng(check_seed(seed))
     ridge = None if ridge is None else check_number("ridge", ridge, Range(least=0))
     labels = check_groups(groups, shapes)
-    asked = _check_statistics(statistics, labels.sizes)
+    asked = _check_statistics(statistics, labels)
 
     asked_of = _Asked(shapes, labels, asked, ridge)
     first = asked_of.compared(np.zeros_like(labels.codes) if how == "pooled" else labels.codes)
@@ -234,6 +234,16 @@ class GroupLabels(NamedTuple):
     codes: NDArray[np.int64]
     names: NDArray
     sizes: NDArray[np.int64]
+
+    @property
+    def alone(self) -> list[str]:
+        """Names of the groups of one individual."""
+        return [str(name) for name in self.names[self.sizes == 1]]
+
+
+def usual_statistics(labels: GroupLabels) -> tuple[str, ...]:
+    """All statistics that groups of these sizes have."""
+    return STATISTICS[: 2 if labels.alone else 3]
 
 
 class _Asked(NamedTuple):
@@ -320,25 +330,26 @@ def check_groups(groups: Any, shapes: Any) -> GroupLabels:
         raise ValueError(
             "every group has one individual, so that nothing shows how shapes vary within; give more"
         )
-    return GroupLabels(found.codes, found.names, sizes)
+    return GroupLabels(found.codes, np.asarray(found.names), sizes)
 
 
-def _check_statistics(statistics: Any, sizes: NDArray[np.int64]) -> tuple[str, ...]:
-    alone = bool(sizes.min() < 2)
+def _check_statistics(statistics: Any, labels: GroupLabels) -> tuple[str, ...]:
+    alone = labels.alone
     if statistics is None:
         if alone:
             warn_user(
-                "a group has one individual, and no covariance of its own: 'james' is left out"
+                f"groups {alone} have one individual each, and no covariance of their own: 'james' is left "
+                "out"
             )
-        return STATISTICS[: 2 if alone else 3]
+        return usual_statistics(labels)
     asked = (statistics,) if isinstance(statistics, str) else statistics
     known = np.ndim(asked) == 1 and all(isinstance(one, str) and one in STATISTICS for one in asked)
     if not known or not len(asked) or len(set(asked)) < len(asked):
         raise ValueError(f"statistics = {statistics!r:.60}; expected some of {list(STATISTICS)}")
     if alone and "james" in asked:
         raise ValueError(
-            "statistics has 'james', which takes the covariance of each group, and one group has one "
-            "individual; leave it out"
+            "statistics has 'james', which takes the covariance of each group, and groups "
+            f"{alone} have one individual each; leave 'james' or these groups out"
         )
     return tuple(asked)
 
@@ -356,8 +367,7 @@ def _coordinates(shapes: Any, size: int, warn: bool) -> tuple[NDArray[np.float64
             f"shapes has {len(x)} individuals and groups has {size}; give one group to each"
         )
     if x.ndim == 2:
-        if not np.isfinite(x).all():
-            raise ValueError("shapes has missing or infinite coordinates; drop such individuals")
+        refuse_gaps("shapes", x, "drop such individuals")
         return x, float(np.abs(x).max())
     marks = shapes if isinstance(shapes, Landmarks) else Landmarks.from_array(x)
     missing = int((~marks.present).sum())

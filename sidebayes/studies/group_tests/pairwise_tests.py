@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from math import comb
 from typing import Literal
 
 import numpy as np
@@ -14,8 +15,9 @@ from scipy.stats import false_discovery_control
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ...common.fields import real_array
+from ...common.warnings import warn_user
 from ...data.shapes.landmarks import Landmarks
-from .group_test import check_groups, group_test
+from .group_test import check_groups, group_test, usual_statistics
 
 __all__ = ["pairwise_tests"]
 
@@ -61,7 +63,12 @@ def pairwise_tests(
     Raises
     ------
     TypeError, ValueError
-        For bad input, as in `group_test`.
+        For bad input, as in `group_test`; if several groups have one individual.
+
+    Warns
+    -----
+    SideBayesWarning
+        As in `group_test`; if "james" is left out of the pairs of a group of one individual.
 
     Examples
     --------
@@ -86,15 +93,28 @@ def pairwise_tests(
         raise ValueError(
             f"shapes has {size} individuals and groups has {len(labels.codes)}; give one group to each"
         )
+    if len(labels.alone) > 1:
+        raise ValueError(
+            f"groups {labels.alone} have one individual each, so that nobody sees how shapes vary within a "
+            "pair of them; leave all but one of these groups out"
+        )
+    if statistics is None and labels.alone:
+        own, others = len(labels.names) - 1, comb(len(labels.names) - 1, 2)
+        warn_user(
+            f"group {labels.alone[0]!r} has one individual, and no covariance of its own: 'james' is left "
+            f"out of its {own} pairs, and its p-values are adjusted over the other {others}, those of other "
+            f"statistics over all {own + others}"
+        )
     tables = {}
     for first, second in combinations(range(len(labels.names)), 2):
         rows = np.flatnonzero(np.isin(labels.codes, (first, second)))
         part = given.take(rows) if isinstance(given, Landmarks) else given[rows]
         names = np.asarray(labels.names)[labels.codes[rows]]
+        asked = usual_statistics(check_groups(names, part)) if statistics is None else statistics
         test = group_test(
             part,
             names,
-            statistics=statistics,
+            statistics=asked,
             num_permutations=num_permutations,
             ridge=ridge,
             seed=seed,

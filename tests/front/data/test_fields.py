@@ -133,7 +133,7 @@ WEAK = {"y": [0.0, 1.0], "fixed": np.ones((2, 1)), "random": np.ones((2, 1))}
         (sb.EffectsPrior, {"concentration": np.inf}, "expected a finite number > 0"),
         (sb.EffectsPrior, {"concentration": [1, 2]}, "expected a finite number > 0"),
         (sb.EffectsPrior.weak, {"y": "x"}, "y = 'x'; expected real numbers"),
-        (sb.EffectsPrior.weak, {"y": [0.0, np.nan]}, "y has shape .* all numbers finite"),
+        (sb.EffectsPrior.weak, {"y": [0.0, np.nan]}, r"y\[1\] = nan, the first of 1"),
         (sb.EffectsPrior.weak, {"y": [[0.0, 1.0]]}, "y has shape"),
         (sb.EffectsPrior.weak, {"fixed": 3}, "fixed has shape"),
         (sb.EffectsPrior.weak, {"random": np.ones((3, 1))}, "random has 3 rows and y has 2"),

@@ -42,6 +42,12 @@ def shifted(x, *, num_points=None):
         numpyro.sample("x", dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), both), obs=x)
 
 
+def tilted(x, *, num_points=None):
+    """The same with a factor, from whose prior nobody can draw."""
+    shifted(x, num_points=num_points)
+    numpyro.factor("tilt", 1.0)
+
+
 @dataclass(frozen=True)
 class Conjugate(Engine):
     """Draws from the posterior of `shifted`, or from one that is too narrow."""
@@ -155,6 +161,17 @@ def test_bad_input():
         calibrate("gmm", "nuts", num_clusters=2)
     with pytest.raises(ValueError, match="num_simulations = 3"):
         calibrate(shifted, "nuts", num_points=5, num_simulations=3)
+    improper = {"num_points": 20, "num_clusters": 2, "prior": PRIOR}
+    with pytest.raises(ValueError, match="'saliency' is improper; .* Pass selection='sparse'"):
+        calibrate("feature_saliency", "nuts", **improper)
+    with pytest.raises(
+        ValueError, match=r"factors \['tilt'\].*; calibrate draws from models without"
+    ):
+        calibrate(tilted, "nuts", num_points=5)
+    with pytest.raises(
+        TypeError, match="latent_shape has .*; leave num_points and x out"
+    ):  # and one cluster by default
+        calibrate("latent_shape", "nuts", num_points=5)
     with pytest.raises(FitError, match="all 25 fits failed"):
         run(Conjugate(num_draws=0))
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 from sidebayes.guides.engines.base import Evidence, Problem
 from sidebayes.guides.engines.plumbing.programs import unchecked
@@ -77,6 +78,12 @@ class Ran(sb.Fit):
     engine = "none"
 
 
+def factored(x, *, num_clusters):
+    """A mixture with a factor, which has no BIC."""
+    gmm(x, num_clusters=num_clusters)
+    numpyro.factor("tilt", 1.0)
+
+
 BICS = {1: 9.0, 2: 4.0, 3: np.inf, 4: 3.0, 5: 8.0, 6: 12.0}
 
 
@@ -124,6 +131,11 @@ def test_the_first_beyond_another_fit_is_chosen_and_no_more_are_tried(ran):
         ({"method": "nfgl"}, "base=choice.fit to fit_nfgl"),
         ({"method": "pfgl"}, "pfgl: missing a required argument: 'known'"),
         ({"method": "pfgl", "criterion": "evidence"}, "need criterion='bic'"),
+        (
+            {"method": "feature_saliency"},
+            "no BIC; fit it once, .* by criterion='evidence': .*'sparse'",
+        ),
+        ({"method": factored}, "has the factor 'tilt', .* no BIC; choose by criterion"),
         ({"beyond": 3.0}, "beyond is a float"),
         ({"seed": -1}, "seed"),
     ],

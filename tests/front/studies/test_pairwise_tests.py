@@ -43,3 +43,22 @@ def test_bad_input_is_refused():
         sb.pairwise_tests(lambda labels: X, GROUPS)
     with pytest.raises(ValueError, match="32 individuals and groups has 31"):
         sb.pairwise_tests(X, GROUPS[1:])
+    alone = np.where(np.arange(32) == 0, "z", GROUPS)
+    alone[1] = "y"
+    with pytest.raises(ValueError, match=r"groups \['y', 'z'\] have one individual each"):
+        sb.pairwise_tests(X, alone)
+
+
+def test_a_group_of_one_is_named_once():
+    groups = np.where(np.arange(32) == 31, "z", np.repeat(["a", "b"], 16))
+    with pytest.warns(sb.SideBayesWarning) as told:
+        found = sb.pairwise_tests(X, groups, num_permutations=19)
+    assert len(told) == 1
+    assert "group 'z' has one individual" in str(told[0].message)
+    assert "out of its 2 pairs, and its p-values are adjusted over the other 1" in str(
+        told[0].message
+    )
+    assert found.xs("james", level="statistic").index.tolist() == [("a", "b")]
+    assert len(found) == 7
+    with pytest.raises(ValueError, match=r"groups \['z'\] have one individual each; leave 'james'"):
+        sb.pairwise_tests(X, groups, statistics=["james"])

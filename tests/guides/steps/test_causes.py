@@ -35,6 +35,11 @@ def test_causes():
     assert known_cause(allowed) is None
     assert known_cause(Problem(gmm, (X,), {"num_clusters": 2})) is None
     assert "rank 2" in known_cause(Problem(gmm, (SUMS,), {"num_clusters": 2}))
+    diagonal = {
+        "num_clusters": 2,
+        "covariance": "diagonal",
+    }  # which dependence does not make singular
+    assert known_cause(Problem(gmm, (SUMS,), diagonal)) is None
 
 
 def test_remedies_are_those_of_the_blocks_at_hand():

@@ -61,6 +61,16 @@ def test_labels_whose_index_is_of_another_order_are_refused():
         LikelihoodRatio(populations=BOTH).fit(table, named[::-1])
 
 
+def test_a_class_of_as_few_subjects_as_effects_is_said():
+    table, _ = two_classes()
+    labels = np.arange(len(table)) == np.bincount(table.codes).argmax()
+    with pytest.warns(sb.SideBayesWarning, match="class True has 1 subject for 2 random effects"):
+        LikelihoodRatio().fit(table, labels)
+    LikelihoodRatio(individual=False).fit(table, labels)
+    with pytest.warns(sb.SideBayesWarning, match="table has 2 subjects for 2 random effects"):
+        sb.estimate_population(table.take([0, 1]))
+
+
 def test_likelihood_ratio_and_its_decisions():
     table, labels = two_classes()
     found = LikelihoodRatio(populations=BOTH, costs=(1.0, 5.0)).fit(table, labels)

@@ -188,7 +188,19 @@ def test_alignment_of_the_kernel_of_labels_is_one():
         (lambda: stitch_roc(([0, 1], [0, 1]), ([0, 1], [1, 0])), "high is no ROC curve"),
         (lambda: stitch_roc(([0, 1], [0, 1]), ([0, 1], [0, 1]), at=2.0), "at = 2.0"),
         (lambda: stitch_roc(3, 3), "low = 3"),
-        (lambda: align_kernels([np.ones((3, 2))], [0, 1, 1]), "symmetric"),
+        (lambda: align_kernels([np.ones((3, 2))], [0, 1, 1]), r"grams\[0\] has shape \(3, 2\)"),
+        (
+            lambda: align_kernels([np.eye(3), [[1, 2, 0], [0, 1, 0], [0, 0, 1]]], [0, 1, 1]),
+            r"grams\[1\]\[0, 1\] = 2 and \[1, 0\] = 0; expected a symmetric",
+        ),
+        (
+            lambda: align_kernels([np.full((3, 3), np.nan)], [0, 1, 1]),
+            r"grams\[0\]\[0, 0\] = nan, the first of 9 numbers .*; leave such subjects out",
+        ),
+        (
+            lambda: delong_test([0, 0, 1, 1], [1, 2, np.nan, 3], [1, 2, 3, 4]),
+            r"scores\[2\] = nan, the first of 1 numbers that are missing; leave subjects",
+        ),
         (lambda: align_kernels([], [0, 1, 1]), "kernel matrices"),
         (lambda: kernel_alignment(np.eye(3), [0, 1, 2]), "3 classes"),
         (lambda: SeriesKernel(length=1.0).fit(series()), "both length and noise"),

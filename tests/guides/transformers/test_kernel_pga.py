@@ -321,6 +321,25 @@ def test_rows_that_are_like_none_are_said():
         assert np.linalg.norm(found[0]) > 0.1
 
 
+@pytest.mark.parametrize("rank", [None, 20])
+def test_an_offset_changes_nothing(rank):
+    x = load_iris().data * 64 // 1  # whole numbers, which an offset does not round
+    plain, moved = (KernelPGA(2, rank=rank).fit(one[::2]) for one in (x, x + 2.0**33))
+    np.testing.assert_allclose(plain.transform(x), moved.transform(x + 2.0**33), rtol=0, atol=1e-12)
+    back = moved.inverse_transform(moved.transform(x[:5] + 2.0**33), max_iter=5) - 2.0**33
+    near = plain.inverse_transform(plain.transform(x[:5]), max_iter=5)
+    np.testing.assert_allclose(back, near, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [None, 20])
+def test_an_indefinite_kernel_of_points_that_lie_close_is_refused(rank):
+    """The sigmoid of these rows is one but for 1e-8; its least eigenvalue is -8e-7, its second one 7e-8."""
+    with pytest.raises(ValueError, match="not positive semidefinite"):
+        KernelPGA(1, kernel="sigmoid", rank=rank).fit(load_iris().data)
+    close = KernelPGA(1, kernel=lambda a, b: np.exp(-1e-8 * ((a - b) ** 2).sum()), rank=rank)
+    close.fit(load_iris().data[::5])
+
+
 def test_a_row_that_sets_the_default_width_alone_is_said():
     x = load_iris().data.copy()
     x[7] += 200

@@ -272,10 +272,27 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+def test_an_offset_of_the_rows_is_no_reason_to_refuse_them():
+    rng, subject = np.random.default_rng(0), np.repeat(np.arange(20), 4)
+    times, own = np.tile([0.0, 1.0, 2.0, 3.0], 20), rng.normal(size=20)[subject]
+    y = own + 0.3 * rng.normal(size=80)
+    plain, moved = (
+        estimate_population(LongTable.from_times(y + o, times, subject)) for o in (0.0, 3e6)
+    )
+    np.testing.assert_allclose(moved.noise, plain.noise, rtol=1e-4)
+    np.testing.assert_allclose(moved.covariance, plain.covariance, atol=1e-3)
+
+
 def test_rows_that_tell_no_noise_are_refused():
     times, names = [0.0, 1.0, 2.0, 3.0], ["a", "a", "b", "b"]
-    with pytest.raises(ValueError, match="exactly"):
-        estimate_population(LongTable.from_times([1.0, 2.0, 3.0, 4.0], times, names))
+    for offset in (0.0, 3e5, 1e12):
+        line = LongTable.from_times(offset + np.array([1.0, 2.0, 3.0, 4.0]), times, names)
+        with pytest.raises(
+            ValueError, match="table: .* fits y exactly.*; give fewer fixed columns"
+        ):
+            estimate_population(line)
+    with pytest.raises(ValueError, match="fits y exactly"):
+        estimate_population(LongTable.from_times(np.full(4, 0.1), times, names))
     with pytest.raises(ValueError, match="depend on each other"):
         estimate_population(LongTable.from_times([1.0, 2.0, 4.0, 7.0], times, names, degree=4))
     rng, subject = np.random.default_rng(0), np.repeat(np.arange(20), 3)
