@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 import pandas as pd
 
 from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
-from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
+from sidebayes.guides.engines.problem.density import abstract_trace, is_individual, latent_sites
 from sidebayes.models.blocks.block import Improper
 
 from ..api import fit
@@ -192,8 +192,13 @@ def _refuse_without_bic(
     arguments: Mapping[str, Any],
     engine: str | Engine | None,
 ) -> None:
-    """Refuse models with factors that are no likelihood, before anything is fitted."""
+    """Refuse models with factors that are no likelihood, or latent individuals, before a fit."""
     trace = _traced(method, data, arguments, engine)
+    if individuals := [n for n, site in latent_sites(trace).items() if is_individual(site)]:
+        raise ValueError(
+            f"{find_method(method)[2]} integrates no likelihood over the {individuals[0]} of individuals, so "
+            "that it has no BIC; fit each number, and compare fit.group_log_likelihood of new individuals"
+        )
     factors = [name for name, site in trace.items() if isinstance(site.get("fn"), dist.Unit)]
     if not factors:
         return

@@ -323,7 +323,7 @@ def test_equal_directions_collapse_with_the_remedies_that_there_are():
     given = {"engine": sb.EM(num_restarts=4, max_steps=20), "num_clusters": 3, "progress": False}
     x = np.repeat(np.eye(3), 20, axis=0)
     with pytest.raises(
-        FitError, match=r"singular\); use prior='empirical', .* covariance='spherical'$"
+        FitError, match=r"collapsed .*; use prior='empirical', .* covariance='spherical'$"
     ):
         sb.fit("sphere_mixture", x, prior="flat", **given)
     sb.fit("sphere_mixture", x, prior="empirical", **given)
