@@ -149,7 +149,7 @@ def test_bad_input_is_refused(ran, change, message):
 def test_latent_individuals_are_refused_before_a_fit(ran):
     square = np.array([[0.0, 0], [1, 0], [1, 1], [0, 1]])
     turned = square + 0.1 * np.random.default_rng(0).normal(size=(5, 4, 2))
-    frame = sb.register_points(sb.Landmarks.from_array(turned))
+    frame = sb.register_points(sb.Landmarks.from_array(turned), num_modes=2)
     given = {"chart": frame.chart, "rank": 1, "num_clusters": [1, 2], "progress": False}
     with pytest.raises(ValueError, match="no likelihood over the coordinates of individuals"):
         sb.select_components("latent_shape", frame.x, frame.subjects, frame.landmarks, **given)
