@@ -7,6 +7,7 @@ import pytest
 
 import sidebayes as sb
 from sidebayes import Links, SideBayesWarning
+from tests.support.draws import at_one
 
 QUICK = {"engine": sb.EM(num_restarts=1, max_steps=5), "progress": False}
 X = np.concatenate([np.random.default_rng(k).normal(4.0 * k, 1.0, (8, 2)) for k in range(2)])
@@ -19,9 +20,16 @@ FILLED = np.where(np.arange(5)[:, None] == 2, [1e15, 0.0], NEW)
 def fits():
     links = Links.must_link([(0, 1), (8, 9)], 2.0, num_points=16)
     known = np.where(np.arange(16) % 4, -1, np.arange(16) // 8)
+    params = {
+        "weights": [0.5, 0.5],
+        "mean": [[-0.4, -0.1], [4.0, 4.2]],
+        "covariance": [[[0.7, 0.3], [0.3, 0.4]], [[0.3, 0.1], [0.1, 0.4]]],
+    }
+    classes = params | {"class_table": [[0.9, 0.1], [0.2, 0.8]]}
+    given = {"num_clusters": 2, "progress": False}
     return {
-        "ppc": sb.fit("ppc", X, links, num_clusters=2, **QUICK),
-        "moe": sb.fit("moe", X, known, num_clusters=2, num_classes=2, **QUICK),
+        "ppc": sb.fit("ppc", X, links, engine=at_one(params), **given),
+        "moe": sb.fit("moe", X, known, num_classes=2, engine=at_one(classes), **given),
     }
 
 
