@@ -324,6 +324,11 @@ def test_one_cluster_has_no_features_that_matter():
     assert "nothing that features could tell apart" in fit.features().sentence
     assert "that ranks features" not in str(fit.status)
     assert "add starts" not in fit.verdict[1]  # one cluster is one density, whoever found it
+
+
+@pytest.mark.slow
+def test_a_search_from_one_cluster_says_so():
+    x = np.random.default_rng(0).normal(size=SHAPE)
     alone = sb.fit("feature_saliency", x[:60, :3], num_clusters=1, engine=sb.ComponentwiseEM())
     assert "from 1 cluster;" in str(alone.status)
     assert "add starts" not in alone.verdict[1]

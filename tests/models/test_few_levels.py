@@ -8,6 +8,7 @@ from sidebayes.models.blocks.saliency.repeated import kinds_of_columns, levels_o
 from sklearn.metrics import adjusted_rand_score
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 ENGINE = sb.ComponentwiseEM(num_restarts=1)
 
@@ -109,7 +110,22 @@ def test_new_rows_suit_their_kinds():
     codes = rng.integers(4, size=60)
     x = np.stack([rng.normal(4 * z), rng.binomial(4, 0.2 + 0.6 * z), rng.poisson(2 + 5 * z), codes])
     kinds = "normal", "ordered:5", "count", "category:4"
-    fit = sb.fit("feature_saliency", x.T, kinds=kinds, num_clusters=2, engine=ENGINE)
+    params = {
+        "weights": [0.5, 0.5],
+        "saliency": [1.0, 0.8, 1.0, 0.3],
+        "mean": [[0.0], [4.0]],
+        "variance": [[1.0], [1.0]],
+        "common_mean": [2.0],
+        "common_variance": [5.0],
+        "rate": [[2.0], [7.0]],
+        "common_rate": [4.5],
+        "ordered_5": [[0.2], [0.8]],
+        "common_ordered_5": [0.5],
+        "category_4": np.full((2, 1, 4), 0.25),
+        "common_category_4": np.full((1, 4), 0.25),
+    }
+    given = {"kinds": kinds, "num_clusters": 2, "selection": "sparse", "progress": False}
+    fit = sb.fit("feature_saliency", x.T, **given, engine=at_one(params))
     for column, value, wanted in (
         (1, 5.5, "'ordered:5'; its values must be codes 0 to 4"),
         (1, 5.0, "'ordered:5'; its values must be codes 0 to 4"),

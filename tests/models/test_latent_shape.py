@@ -53,6 +53,7 @@ def test_point_mixture_and_its_slopes():
     )
     weights = jnp.array([1.0, -2.0, 0.5])
 
+    @jax.jit
     def total(x, shapes, scale):
         return weights @ log_point_mixture(x, jnp.asarray(subjects), shapes, scale)
 
@@ -77,9 +78,8 @@ def test_density(observation):
     else:
         values["noise_variance"] = np.array(0.03)
     landmarks = FRAME.landmarks if observation == "landmarks" else None
-    found, _ = log_density(
-        latent_shape, (FRAME.x, subjects, landmarks, None, None, FRAME.chart), options, values
-    )
+    given = FRAME.x, subjects, landmarks, None, None, FRAME.chart
+    found = jax.jit(lambda at: log_density(latent_shape, given, options, at)[0])(values)
     w, radius = values["coordinates"], 0.2
     loadings = values["loadings"]
     covariance = loadings @ loadings.swapaxes(1, 2) + values["variance"][:, None, None] * np.eye(2)
@@ -94,7 +94,8 @@ def test_density(observation):
     u = np.asarray(chart.shapes(jnp.asarray(w)))
     if observation == "kernel":
         codes = jnp.asarray(subjects.codes)
-        expected -= float(kernel_distance(jnp.asarray(FRAME.x), codes, u, 0.4).sum()) / 0.5
+        apart = jax.jit(kernel_distance)(jnp.asarray(FRAME.x), codes, u, 0.4)
+        expected -= float(apart.sum()) / 0.5
     else:
         apart = np.linalg.norm(chart.reference[:, None] - chart.reference, axis=-1)
         spacing = np.where(np.eye(4) > 0, np.inf, apart).min(axis=1).mean()

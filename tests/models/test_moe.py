@@ -166,10 +166,14 @@ def test_rows_and_classes_are_simulated():
         "covariance": jnp.tile(jnp.eye(2), (2, 1, 1)),
         "class_table": jnp.asarray([[1.0, 0.0], [0.25, 0.75]]),
     }
-    sites = handlers.trace(handlers.seed(handlers.substitute(moe, fixed), 3)).get_trace(
-        None, told, **given
-    )
-    x, known = np.asarray(sites["x"]["value"]), np.asarray(sites["known"]["value"])
+
+    @jax.jit
+    def simulated():
+        model = handlers.seed(handlers.substitute(moe, fixed), 3)
+        sites = handlers.trace(model).get_trace(None, told, **given)
+        return sites["x"]["value"], sites["known"]["value"]
+
+    x, known = map(np.asarray, simulated())
     assert (known[3000:] == -1).all()
     left = x[:3000, 0] < 0
     for rows, share in ((left, 0.2), (~left, 0.2 + 0.6 * 0.75)):
@@ -233,7 +237,7 @@ def test_terms_by_unit_are_rows(fit):
     """Terms add up to the log likelihood: rows with a class hold that of the class as well."""
     terms = fit.tree["log_likelihood"]["x"].to_numpy()
     assert terms.shape[-1] == len(X)
-    total = float(log_joint(fit.run.problem, fit.params))
+    total = float(jax.jit(lambda at: log_joint(fit.run.problem, at))(fit.params))
     np.testing.assert_allclose(terms.sum(), total, rtol=1e-10)
 
 

@@ -61,11 +61,12 @@ def test_features_without_densities_stay_out(normal):
 
 def test_a_loaded_fit_says_the_same(far, tmp_path):
     far.save(tmp_path / "fit.nc")
-    assert sb.load(tmp_path / "fit.nc").run.problem.args[0].dtype == np.float64
-    contrast = sb.load(tmp_path / "fit.nc").contrast()
+    loaded = sb.load(tmp_path / "fit.nc")
+    assert loaded.run.problem.args[0].dtype == np.float64
+    contrast = loaded.contrast()
     expected = far.contrast()
     np.testing.assert_allclose(contrast.saliency, expected.saliency)
     np.testing.assert_allclose(contrast.responsibilities, expected.responsibilities, atol=1e-9)
-    found = sb.load(tmp_path / "fit.nc").imputed()
+    found = loaded.imputed()
     assert abs(found["mean"][:5] - 1e8).max() < 10
     assert found["sd"][:5].between(0.5, 5).all()

@@ -48,6 +48,7 @@ def central_pole(points: ArrayLike) -> Any:
     return candidates[xp.argmax(nearness)]
 
 
+@jax.jit
 def transported_basis(pole: Array, point: Array) -> Array:
     """Orthonormal basis of the tangent space at points: that at a pole, moved along geodesics.
 

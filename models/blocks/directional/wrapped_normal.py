@@ -12,6 +12,7 @@ from jax import Array
 from jax.scipy.special import gammaincc
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
+from scipy import special
 
 from ..components.gaussians.gaussian import whitening
 from ..manifolds import sphere
@@ -160,4 +161,6 @@ def missing_mass(spread: Any, dimension: int) -> Any:
     dimension : int
         Of the sphere.
     """
-    return gammaincc(dimension / 2, _FAR**2 / (2 * jnp.asarray(spread)))
+    # SciPy for what is no tracer, so that no program need be compiled
+    tail: Any = gammaincc if isinstance(spread, jax.core.Tracer) else special.gammaincc
+    return tail(dimension / 2, _FAR**2 / (2 * spread))

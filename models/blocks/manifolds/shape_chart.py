@@ -74,6 +74,7 @@ class ShapeChart(NamedTuple):
         """Number of coordinates."""
         return self.directions.shape[1]
 
+    @jax.jit
     def shapes(self, coordinates: Array) -> Array:
         """Preshapes, aligned with the reference, shape (..., num_landmarks, num_axes)."""
         tangent = coordinates @ self.directions.T
@@ -81,6 +82,7 @@ class ShapeChart(NamedTuple):
             self.reference, tangent.reshape(*tangent.shape[:-1], *self.reference.shape)
         )
 
+    @jax.jit
     def coordinates(self, landmarks: Array) -> Array:
         """Coordinates of configurations of landmarks of any place, size and rotation.
 

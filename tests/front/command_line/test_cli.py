@@ -124,8 +124,9 @@ def test_a_run_is_kept_in_a_checkpoint(tables, monkeypatch):
 
 def test_fit_compare_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    quick = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
-    run("fit", "gmm", "four_gaussians", "--option", "covariance=spherical", *quick, "-o", "a.nc")
+    short = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
+    quick = (*short, "--option", "covariance=spherical")
+    run("fit", "gmm", "four_gaussians", *quick, "-o", "a.nc")
     links = sidebayes.simulate_links(sidebayes.load_dataset("four_gaussians").labels, 10)
     links.write("links.csv")
     text = run("fit", "ppc", "four_gaussians", "--links", "links.csv", *quick, "-o", "b.nc")

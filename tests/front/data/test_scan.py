@@ -253,7 +253,8 @@ def test_missing_values_are_found_by_their_row(tmp_path, small_blocks):
 
 def test_an_absurd_row_outside_the_sample_is_named(tmp_path, monkeypatch, small_blocks):
     monkeypatch.setattr(streams, "_SAMPLE", 200)
-    given = {"num_clusters": 2, "engine": "cavi", "progress": False}
+    engine = sidebayes.StochasticEM(batch_size=100, max_epochs=3, tol=0.0)
+    given = {"num_clusters": 3, "engine": engine, "progress": False}
     sample = look_over(sidebayes.scan(written(tmp_path, "npy")), 200, 0).rows
     for row in (int(np.setdiff1d(np.arange(900), sample)[-1]), int(sample[-1])):
         rows = X.copy()

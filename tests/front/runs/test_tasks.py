@@ -109,6 +109,7 @@ EACH = {f"{k} clusters": {"num_clusters": k} for k in (2, 3)}
 def test_fits_do_not_depend_on_who_makes_them(tmp_path):
     """Fits and folds, in one process and in two."""
     common = {"method": "gmm", "engine": sidebayes.EM(num_restarts=2), "n_jobs": None}
+    common["covariance"] = "diagonal"
     fits = sidebayes.fit_each(EACH, IRIS.x, **common)
     with joblib.parallel_config("loky", n_jobs=2):
         others = sidebayes.fit_each(EACH, IRIS.x, folder=tmp_path, **common)

@@ -66,8 +66,8 @@ def test_a_fit_answers(card, fit, tmp_path):
     assert fit.predict(X[:3]).shape == (3,)
     fit.save(tmp_path / "toy.nc")
     again = sb.load(tmp_path / "toy.nc")  # the card knows the model
-    np.testing.assert_array_equal(again.predict(X), fit.predict(X))
-    assert np.isfinite(fit.resume(5).log_prob(X)).all()
+    np.testing.assert_array_equal(again.predict(X[:3]), fit.predict(X[:3]))
+    assert np.isfinite(fit.resume(5).log_prob(X[:3])).all()
 
 
 def test_it_is_compared_and_reported(fit, tmp_path):
