@@ -20,6 +20,7 @@ from ..problem.density import (
     abstract_trace,
     deterministics,
     finite_mixtures,
+    free_shapes,
     latent_sites,
     place,
     sum_log_prob,
@@ -101,14 +102,11 @@ def cluster_axes(
     else:
         (size,) = sizes
         sets = _sets(_axes_of_length(latent_sites(trace), dims, size))
-    points = [_near(problem, {n: draws[n][at] for n in latent}) for at in ((0, 0), (-1, -1))]
+    ends = {n: np.stack([draws[n][0, 0], draws[n][-1, -1]]) for n in latent}
     orders = ((1, 0, *range(2, size)), (*range(1, size), 0))
     moves = [_Moved(p, (), tuple(range(size))) for p in range(2)]
     moves += [_Moved(p, own, order) for own in sets for p in range(2) for order in orders]
-    stacked = {
-        n: np.stack([_permuted(points[m.point][n], dims[n], m) for m in moves]) for n in latent
-    }
-    density, noted = _evaluated(problem, stacked, size)
+    density, noted = _evaluated(problem, ends, moves, size)
     allowed = _ROUNDING * (1 + np.abs(density))
     stays = {m: abs(density[i] - density[m.point]) <= allowed[i] for i, m in enumerate(moves)}
     found = [own for own in sets if all(stay for m, stay in stays.items() if m.axes == own)]
@@ -143,25 +141,16 @@ def _bare(support: Any) -> Any:
     return getattr(support, "base_constraint", support)
 
 
-def _near(problem: Problem, params: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Values at a point that is drawn about others, in unconstrained space."""
-    rng = np.random.default_rng(0)
-    free = unconstrained_start(problem, {name: jnp.asarray(v) for name, v in params.items()})
-    moved = {n: z + _STEP * (1 + abs(z)) * rng.normal(size=z.shape) for n, z in free.items()}
-    trace, _ = place(problem, moved)
-    return {name: np.asarray(trace[name]["value"]) for name in params}
-
-
 def _sets(axes: Sequence[str]) -> list[tuple[str, ...]]:
     """Sets of axes that may permute together, none left out that is small."""
     sizes = range(1, len(axes) + 1) if len(axes) <= _MOST_AXES else [len(axes)]
     return list(chain.from_iterable(combinations(axes, number) for number in sizes))
 
 
-def _permuted(value: NDArray, dims: Sequence[str], moved: _Moved) -> NDArray:
+def _permuted(value: Array, dims: Sequence[str], moved: _Moved) -> Array:
     for axis, dim in enumerate(dims):
         if dim in moved.axes:
-            value = np.take(value, moved.order, axis=axis)
+            value = jnp.take(value, np.asarray(moved.order), axis=axis)
     return value
 
 
@@ -187,19 +176,41 @@ def _following(
 
 
 def _evaluated(
-    problem: Problem, stacked: dict[str, NDArray], size: int
+    problem: Problem, ends: dict[str, NDArray], moves: Sequence[_Moved], size: int
 ) -> tuple[NDArray, dict[str, NDArray]]:
-    """Log joint density at stacked values, and deterministic sites with an axis of that length."""
+    """Log joint density after each move, and deterministic sites with an axis of that length.
+
+    Moves are of two points that are drawn about these ends, in unconstrained space.
+    """
+    dims, rng = site_dims(problem), np.random.default_rng(0)
+    noise = {n: rng.normal(size=(2, *z.shape)) for n, z in free_shapes(problem).items()}
 
     def build(bare: Problem) -> Callable:
+        def near(
+            values: dict[str, Array], noise: dict[str, Array], args: tuple
+        ) -> dict[str, Array]:
+            free = unconstrained_start(bare, values, args)
+            free = {n: z + _STEP * (1 + jnp.abs(z)) * noise[n] for n, z in free.items()}
+            trace, _ = place(bare, free, args)
+            return {n: trace[n]["value"] for n in values}
+
         def one(values: dict[str, Array], args: tuple) -> tuple[Array, dict[str, Array]]:
             trace = trace_model(bare, values, args)
             noted = deterministics(trace)
             return sum_log_prob(trace), {n: v for n, v in noted.items() if size in jnp.shape(v)}
 
-        return lambda values, args: jax.lax.map(lambda v: one(v, args), values)
+        def all_moves(ends: dict[str, Array], noise: dict[str, Array], args: tuple) -> Any:
+            points = jax.lax.map(lambda both: near(both[0], both[1], args), (ends, noise))
+            moved = {
+                n: jnp.stack([_permuted(value[m.point], dims[n], m) for m in moves])
+                for n, value in points.items()
+            }
+            return jax.lax.map(lambda values: one(values, args), moved)
 
-    program, _ = compiled("exchangeable", problem, size, build, stacked, problem.args, once=True)
-    density, noted = program(stacked, problem.args)
+        return all_moves
+
+    key = size, tuple(moves)
+    program, _ = compiled("exchangeable", problem, key, build, ends, noise, problem.args, once=True)
+    density, noted = program(ends, noise, problem.args)
     found: Any = {name: np.asarray(value) for name, value in noted.items()}
     return np.asarray(density), found
