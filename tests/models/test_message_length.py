@@ -214,15 +214,17 @@ def test_what_is_no_prior_of_saliencies_is_refused(given):
 
 def test_a_mode_where_the_prior_is_infinite_is_said_to_be_none():
     on_bound, inside = np.array([[[1e-12, 1.0]]]), np.array([[[0.4, 0.6]]])
-    features = SalientFeatures(X[:, :1], 2)
+    features = SalientFeatures(X[:, :2], 2)
+    sizes = {"location": (2, 2), "spread": (2, 2), "common_location": (2,), "common_spread": (2,)}
+    rest = {role: np.ones((1, 1, *size)) for role, size in sizes.items()}
     few, even = (
         handlers.trace(handlers.seed(mixing_weights, 0)).get_trace(2, concentration)["weights"]
         for concentration in (0.1, 1.0)
     )
     weights, role = few["infer"]["block"], even["infer"]["block"].roles[0]
     assert "1 of 2 weights is at zero" in weights.remark({role: on_bound})
-    assert "2 of 2 saliencies are at zero or one" in features.remark({"saliency": on_bound})
+    assert "2 of 2 saliencies are at zero or one" in features.remark(rest | {"saliency": on_bound})
     for values in (inside, np.repeat(on_bound, 2, axis=1)):  # draws are no modes
         assert weights.remark({role: values}) is None
-        assert features.remark({"saliency": values}) is None
+        assert features.remark(rest | {"saliency": values}) is None
     assert even["infer"]["block"].remark({role: on_bound}) is None
