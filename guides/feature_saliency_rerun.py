@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from .engines.base import Problem
+from .engines.plumbing.programs import compiled
 from .engines.problem.density import trace_model
 from .engines.steps.climbs import rounding_of
 from .feature_saliency_steps import Sites, Weighed
@@ -38,29 +39,33 @@ def em_at_held_saliencies(
         If the prior of the structure is not a message length.
     """
     names = Sites.of(problem)
+    given = {name: np.asarray(value, float) for name, value in params.items()}
+    given[names.saliency] = np.asarray(saliency, float)
+    inputs = given, problem.args, np.asarray(tol), np.asarray(max_steps)
+    program, _ = compiled("held-saliencies", problem, names, partial(_climb, names), *inputs)
+    found, share = program(*inputs)
+    return {name: np.asarray(value) for name, value in found.items()}, np.asarray(share)
 
-    def weighed(values: dict[str, Array]) -> Weighed:
-        return Weighed.of(trace_model(problem, values), names)
 
-    def step(state: tuple) -> tuple:
-        number, values, value, _ = state
-        at = weighed(values)
-        return number + 1, at.moved_at_held_saliencies(), at.at_held_precision(), value
+def _climb(names: Sites, problem: Problem) -> Callable:
+    def climb(
+        start: dict[str, Array], args: tuple, tol: Array, max_steps: Array
+    ) -> tuple[dict[str, Array], Array]:
+        def weighed(values: dict[str, Array]) -> Weighed:
+            return Weighed.of(trace_model(problem, values, args), names)
 
-    def goes_on(state: tuple) -> Array:
-        number, _, value, last = state
-        least = jnp.maximum(tol * size, rounding_of(value) * (1 + jnp.abs(value)))
-        moves = ~(jnp.abs(value - last) <= least)
-        return (number < max_steps) & moves
+        def step(state: tuple) -> tuple:
+            number, values, value, _ = state
+            at = weighed(values)
+            return number + 1, at.moved_at_held_saliencies(), at.at_held_precision(), value
 
-    @jax.jit
-    def run(values: dict[str, Array]) -> tuple[dict[str, Array], Array]:
-        unknown = jnp.asarray(jnp.nan)
-        start = (jnp.zeros((), int), values, unknown, unknown)
-        values = lax.while_loop(goes_on, step, start)[1]
+        def goes_on(state: tuple) -> Array:
+            number, _, value, last = state
+            least = jnp.maximum(tol * size, rounding_of(value) * (1 + jnp.abs(value)))
+            return (number < max_steps) & ~(jnp.abs(value - last) <= least)
+
+        size, unknown = weighed(start).size, jnp.asarray(jnp.nan)
+        values = lax.while_loop(goes_on, step, (jnp.zeros((), int), start, unknown, unknown))[1]
         return values, weighed(values).responsibilities().T
 
-    given = {name: jnp.asarray(value, float) for name, value in params.items()}
-    size = weighed(given).size
-    found, share = run(given | {names.saliency: jnp.asarray(saliency, float)})
-    return {name: np.asarray(value) for name, value in found.items()}, np.asarray(share)
+    return climb

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +16,8 @@ from scipy.optimize import minimize
 
 from sidebayes.diagnostics.features import SalientFeatures, salient_features
 from sidebayes.diagnostics.sites import labelled_table, site_of
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.declared import declared_blocks
 from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites, trace_model
 from sidebayes.guides.feature_saliency_rerun import em_at_held_saliencies
@@ -193,26 +197,16 @@ def _most_contrast(fit: FitBase, site: str) -> NDArray[np.float64]:
     saliency = np.asarray(fit.params[site])
     weights = np.asarray(fit.params[str(site_of(fit.tree, "mixing_weights"))])
     used, free = weights > 0, np.flatnonzero(saliency)
-    params = {name: jnp.asarray(value) for name, value in fit.params.items()}
-
-    @jax.jit
-    def log_share(rho: jax.Array) -> jax.Array:
-        trace = trace_model(
-            fit.run.problem, params | {site: jnp.zeros(len(saliency)).at[free].set(rho)}
-        )
-        ((fn, value),) = collapsed_sites(trace).values()
-        joint = row_log_densities(fn.components, value)[:, used] + jnp.log(weights[used])
-        return jax.nn.log_softmax(joint, axis=1)
-
-    labels = np.asarray(log_share(saliency[free])).argmax(axis=1)
-
-    @jax.jit
-    @jax.value_and_grad
-    def cost(rho: jax.Array) -> jax.Array:
-        return -jnp.take_along_axis(log_share(rho), labels[:, None], axis=1).sum()
+    problem, points = fit.run.problem, fit.tree["responsibilities"].sizes["points"]
+    given = dict(fit.params), np.log(weights[used]), problem.args
+    key = site, tuple(free.tolist()), tuple(used.tolist())
+    build = partial(_contrast_at, site, free, used)
+    start = saliency[free], jnp.zeros(points, int)
+    program, _ = compiled("contrast", problem, key, build, *start, *given)
+    _, _, labels = program(*start, *given)
 
     def at(rho: NDArray) -> tuple[float, NDArray]:
-        value, slope = cost(jnp.asarray(rho))
+        value, slope, _ = program(rho, labels, *given)
         return float(value), np.asarray(slope, float)
 
     def from_within(edge: float) -> Any:
@@ -224,6 +218,31 @@ def _most_contrast(fit: FitBase, site: str) -> NDArray[np.float64]:
 
     found: NDArray[np.float64] = min(map(from_within, (_INSIDE, 0.05)), key=lambda one: one.fun).x
     return found
+
+
+def _contrast_at(site: str, free: NDArray, used: NDArray, problem: Problem) -> Callable:
+    """Program of the cost of labels at saliencies above zero, its slopes, and the best labels there."""
+
+    def go(
+        rho: jax.Array,
+        labels: jax.Array,
+        params: dict[str, jax.Array],
+        log_weights: jax.Array,
+        args: tuple,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def log_share(rho: jax.Array) -> jax.Array:
+            saliency = jnp.zeros(jnp.shape(params[site])).at[free].set(rho)
+            trace = trace_model(problem, params | {site: saliency}, args)
+            ((fn, value),) = collapsed_sites(trace).values()
+            joint = row_log_densities(fn.components, value)[:, used] + log_weights
+            return jax.nn.log_softmax(joint, axis=1)
+
+        def cost(rho: jax.Array) -> jax.Array:
+            return -jnp.take_along_axis(log_share(rho), labels[:, None], axis=1).sum()
+
+        return *jax.value_and_grad(cost)(rho), log_share(rho).argmax(axis=1)
+
+    return go
 
 
 def contrast(fit: FitBase) -> Contrast:
