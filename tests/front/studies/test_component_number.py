@@ -194,7 +194,7 @@ def test_crossed_classes_are_of_two_components():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:clusters cannot be matched")
+@pytest.mark.filterwarnings("ignore:clusters cannot be matched", "ignore:the log evidence of")
 def test_evidence_finds_two_components():
     x, _ = xor2d(np.random.default_rng(0), 30)
     prior = sb.GaussianPrior(x.mean(axis=0), 0.01, 4.0, np.eye(2))
