@@ -36,7 +36,7 @@ def leave_one_out(
         none.
     """
     rows: dict[str, dict[str, float]] = {}
-    notes, unusable, by_unit = [], [], False
+    notes, unusable = [], []
     scored: dict[tuple, dict[str, NDArray[np.float64]]] = {}
     for name, fit in fits.items():
         rows[name] = {"elpd_loo": np.nan, "bad_k": np.nan}
@@ -50,7 +50,6 @@ def leave_one_out(
         rows[name]["bad_k"] = wide / found.n_data_points
         if wide:
             unusable.append(f"{name} ({wide} of {found.n_data_points} units)")
-            by_unit |= bool(fit.run.sized_by_units)
             continue
         rows[name]["elpd_loo"] = float(found.elpd)
         scored.setdefault(_what_is_scored(fit), {})[name] = np.asarray(found.elpd_i)
@@ -58,7 +57,7 @@ def leave_one_out(
         notes.append(
             f"LOO elpd is not to be used of {', '.join(unusable)}, where Pareto k is too high; "
             ".loo(refit=True) fits again without each of these units, and .kfold() without a tenth of all "
-            f"at a time{', where no parameters belong to single units' * by_unit}."
+            "at a time, unless parameters belong to single units."
         )
     if len(scored) > 1:
         groups = [

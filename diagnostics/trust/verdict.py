@@ -168,7 +168,7 @@ def _empty(fit: Fitted) -> list[str]:
     if not point or "responsibilities" not in fit.tree or is_ordered(fit.tree):
         return []
     prob = fit.tree["responsibilities"]["prob"]
-    size = prob.sum("points").to_numpy().reshape(-1, prob.sizes["clusters"]).max(axis=0)
+    size = prob.sum("points").max(["chain", "draw"]).to_numpy()
     empty = [str(cluster) for cluster in np.flatnonzero(size < _NO_POINT)]
     if not empty:
         return []

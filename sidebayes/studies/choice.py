@@ -74,7 +74,7 @@ class NumberChoice:
         if "log_evidence" in self.path and self.path["log_evidence"].notna().sum() > 1:
             value = self.path["log_evidence"].dropna()
             best, *others = value.sort_values(ascending=False).index
-            bounds = self.path.get("evidence", pd.Series(index=value.index, dtype=str)) == "bound"
+            bounds = self.path["evidence"] == "bound"
             if bounds.any():
                 numbers = ", ".join(map(str, self.path.index[bounds]))
                 said.append(

@@ -15,13 +15,15 @@ import numpyro.distributions as dist
 import pandas as pd
 
 from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
-from sidebayes.guides.engines.problem.density import abstract_trace, is_individual, latent_sites
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.models.blocks.block import Improper
 
 from ..api import fit
 from ..common.fields import check_seed
 from ..results.fit import Fit
-from ..runs.arguments import find_method, read_run
+from ..results.scores.validation import refuse_no_likelihood
+from ..runs.arguments import read_run
+from ..runs.run import Run
 from ..runs.zoo import find_card
 from ..streams import scan_among
 from ..tasks import Task, run_tasks
@@ -145,7 +147,9 @@ def select_components(
     except TypeError as error:
         raise TypeError(f"{method}: {error}; see sidebayes.grow_prototypes") from None
     if not by_evidence and not grown:
-        _refuse_without_bic(method, data, {**arguments, "num_clusters": tried[0]}, engine)
+        asked = _run_of(method, data, {**arguments, "num_clusters": tried[0]}, engine)
+        if asked is not None:
+            _refuse_without_bic(asked)
     one = partial(run, *data, progress=False, **given, **arguments)
     tasks = (Task(f"{number} components", number) for number in tried)
     found = run_tasks(
@@ -186,49 +190,40 @@ def select_components(
     return ComponentChoice.of(fits[chosen], path, argument="num_clusters")
 
 
-def _refuse_without_bic(
-    method: str | Callable[..., None],
-    data: tuple,
-    arguments: Mapping[str, Any],
-    engine: str | Engine | None,
-) -> None:
-    """Refuse models with factors that are no likelihood, or latent individuals, before a fit."""
-    trace = _traced(method, data, arguments, engine)
-    if individuals := [n for n, site in latent_sites(trace).items() if is_individual(site)]:
-        raise ValueError(
-            f"{find_method(method)[2]} integrates no likelihood over the {individuals[0]} of individuals, so "
-            "that it has no BIC; fit each number, and compare fit.group_log_likelihood of new individuals"
-        )
+def _refuse_without_bic(run: Run) -> None:
+    """Refuse models whose density is no likelihood, or has factors that are none, before a fit."""
+    with run.precision:
+        refuse_no_likelihood(run)
+        trace = abstract_trace(run.problem)
     factors = [name for name, site in trace.items() if isinstance(site.get("fn"), dist.Unit)]
     if not factors:
         return
-    card, _, name = find_method(method)
-    itself = card is not None and "unknown number of clusters" in card.tags
+    itself = run.card is not None and "unknown number of clusters" in run.card.tags
     blocks = [(site.get("infer") or {}).get("block") for site in latent_sites(trace).values()]
     found = (block.improper() for block in blocks if isinstance(block, Improper))
     advice = next((": " + one for one in found if one), "")
     raise ValueError(
-        f"{name} has the factor {factors[0]!r}, which is no likelihood, so that it has no BIC; "
+        f"{run.method} has the factor {factors[0]!r}, which is no likelihood, so that it has no BIC; "
         + "fit it once, since it finds the number up to num_clusters itself, or " * itself
         + f"choose by criterion='evidence'{advice}"
     )
 
 
-def _traced(
+def _run_of(
     method: str | Callable[..., None],
     data: tuple,
     arguments: Mapping[str, Any],
     engine: str | Engine | None,
-) -> Mapping[str, Any]:
-    """Sites of the model that would be fitted; none where the fit itself is to refuse the data."""
+) -> Run | None:
+    """What would be fitted; None where the fit itself is to refuse the data, or reads them from disk."""
     own = {n: v for n, v in arguments.items() if n not in _OF_FIT}
     if scan_among(data, own) is None:
         with suppress(TypeError, ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore", SideBayesWarning)
             run = read_run(method, data, own, engine)
-            with run.precision:
-                return abstract_trace(run.problem)
-    return {}
+            run.problem  # noqa: B018  whose data it checks
+            return run
+    return None
 
 
 def _fitted(run: Callable[..., Fit], number: int) -> Fit | FitError:

@@ -142,7 +142,7 @@ def select_dimensions(
     if not fits:
         raise FitError(f"no number of dimensions has a fit, the last one for: {lost[tried[-1]]}")
     for number, error in lost.items():
-        warn_user(f"{number} dimensions have no fit, and are left out: {error}")
+        warn_user(f"num_dimensions = {number} has no fit, and is left out: {error}")
     path = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_dimensions")
     best = by_point[tried[int(path["elpd"].argmax())]]
     errors = {n: np.sqrt(len(best)) * np.std(best - own) for n, own in by_point.items()}

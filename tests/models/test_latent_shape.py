@@ -273,10 +273,16 @@ def test_registered_points_do_not_depend_on_place_size_and_turn():
         ({"observation": "distance"}, "expected one of"),
         ({"temperature": 2.0}, "observation='kernel' only"),
         ({"width": -0.1}, "width = -0.1; expected a finite number > 0"),
-        ({"width": 30.0}, r"width = 30; expected a number between 0 and .* unit of the chart"),
+        (
+            {"width": np.float32(30.0)},
+            r"width = 30; expected a number between 0 and .* unit of the chart",
+        ),
         ({"width": 1e-3, "landmarks": None}, r"width = 0.001; expected a number between 0.0"),
         ({"chart": None, "landmarks": np.tile([1, 2, 3, 4], 8)}, "no row has landmark 0; number"),
-        ({"chart": None, "landmarks": np.tile([0, 1, 2, -3], 8)}, r"landmarks\[3\] = -3; number"),
+        (
+            {"chart": None, "landmarks": np.tile([0, 1, 2, -3], 8)},
+            r"landmarks\[3\] = -3; expected a whole number",
+        ),
         ({"rank": 9}, "rank"),
         ({"landmarks": None, "chart": None}, "points without numbers need the chart"),
     ],

@@ -106,7 +106,7 @@ def cluster_axes(
     orders = ((1, 0, *range(2, size)), (*range(1, size), 0))
     moves = [_Moved(p, (), tuple(range(size))) for p in range(2)]
     moves += [_Moved(p, own, order) for own in sets for p in range(2) for order in orders]
-    density, noted = _evaluated(problem, ends, moves, size)
+    density, noted = _evaluated(problem, ends, moves, dims, size)
     allowed = _ROUNDING * (1 + np.abs(density))
     stays = {m: abs(density[i] - density[m.point]) <= allowed[i] for i, m in enumerate(moves)}
     found = [own for own in sets if all(stay for m, stay in stays.items() if m.axes == own)]
@@ -176,13 +176,17 @@ def _following(
 
 
 def _evaluated(
-    problem: Problem, ends: dict[str, NDArray], moves: Sequence[_Moved], size: int
+    problem: Problem,
+    ends: dict[str, NDArray],
+    moves: Sequence[_Moved],
+    dims: Mapping[str, tuple[str, ...]],
+    size: int,
 ) -> tuple[NDArray, dict[str, NDArray]]:
     """Log joint density after each move, and deterministic sites with an axis of that length.
 
     Moves are of two points that are drawn about these ends, in unconstrained space.
     """
-    dims, rng = site_dims(problem), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     noise = {n: rng.normal(size=(2, *z.shape)) for n, z in free_shapes(problem).items()}
 
     def build(bare: Problem) -> Callable:

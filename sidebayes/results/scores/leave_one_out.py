@@ -93,14 +93,11 @@ def loo(
     if refit and len(wide):
         return _refitted(fit, found, wide, unit, seed, n_jobs, progress)
     if len(wide):
-        remedy = (
-            "more draws can help, or a model that integrates out the parameters of single units"
-            if fit.run.sized_by_units
-            else "fit.loo(refit=True) fits again without each of them, fit.kfold() without a tenth at a time"
-        )
         warn_user(
             f"Pareto k is above {found.good_k:.2f} at {len(wide)} of {found.n_data_points} units: "
-            f"without them the posterior is another, and the estimate is not to be trusted; {remedy}"
+            "without them the posterior is another, and the estimate is not to be trusted; "
+            "fit.loo(refit=True) fits again without each of them, fit.kfold() without a tenth at a time, "
+            "unless parameters belong to single units"
         )
     return found
 
@@ -118,10 +115,9 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
                     "known once an individual is left out; use fit.group_log_likelihood of new individuals"
                 )
     if np.prod(terms.shape[:2]) < 100:
-        folds = "" if fit.run.sized_by_units else "fit.kfold(), or "
         raise ValueError(
             f"{fit.engine} gave {np.prod(terms.shape[:2])} draws, too few to leave data out by "
-            f"their weights; use {folds}an engine that draws"
+            "their weights; use fit.kfold(), or an engine that draws"
         )
     if not np.isfinite(terms).all():
         raise ValueError("the fit gives some rows no density; there is nothing to leave out")

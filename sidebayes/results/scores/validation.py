@@ -38,6 +38,7 @@ __all__ = [
     "deal_folds",
     "fits_without",
     "kfold",
+    "refuse_no_likelihood",
     "refuse_sample",
     "unit_terms",
     "units_held_out",
@@ -77,15 +78,20 @@ def bic(fit: FitBase) -> float:
         raise ValueError("K-means has no likelihood, so that it has no BIC; fit with 'em' or 'map'")
     latent = {name: value[0, 0] for name, value in fit.tree["posterior"].data_vars.items()}
     with fit.run.precision:
-        refuse_powers(fit.run.problem, "BIC")
-        if sites := individual_sites(fit.run.problem):
-            raise ValueError(
-                f"BIC is of a likelihood, and {fit.method} integrates no likelihood over the {sites[0]} of "
-                "individuals; use the log densities of groups that fit.group_log_likelihood integrates"
-            )
+        refuse_no_likelihood(fit.run)
         values = {str(name): value.to_numpy() for name, value in latent.items()}
         cost = code_length(fit.run.problem, values, terms.shape[-1], fit.config.corners)
     return 2 * (cost - float(terms.sum()))
+
+
+def refuse_no_likelihood(run: Run) -> None:
+    """Refuse BIC of a model whose density, given its sites, is no likelihood; call it under `precision`."""
+    refuse_powers(run.problem, "BIC")
+    if sites := individual_sites(run.problem):
+        raise ValueError(
+            f"BIC is of a likelihood, and {run.method} integrates no likelihood over the {sites[0]} of "
+            "individuals; use the log densities of groups that fit.group_log_likelihood integrates"
+        )
 
 
 def kfold(

@@ -85,6 +85,17 @@ def test_draws_alone_and_of_something_else(fit, mcmc):
         sidebayes.compare({"a": "nowhere.nc"})
 
 
+def test_scores_of_draws_without_a_model_may_be_unusable():
+    rng = np.random.default_rng(0)
+    groups = {
+        "posterior": {"m": rng.normal(size=(2, 200))},
+        "log_likelihood": {"y": -(rng.standard_cauchy(size=(2, 200, 5)) ** 2)},
+    }
+    table = sidebayes.compare({"a": arviz_base.from_dict(groups)})
+    assert "LOO elpd is not to be used of a" in str(table)
+    assert ".kfold()" in str(table)
+
+
 def test_the_path_of_a_saved_fit_is_the_fit(fit, tmp_path):
     fit.save(tmp_path / "fit.nc")
     table = sidebayes.compare({"own": fit, "saved": tmp_path / "fit.nc"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, ClassVar
 
 import jax
@@ -135,9 +136,7 @@ def chart_of_means(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArr
         )
     rows, numbers = np.asarray(x, float), np.asarray(landmarks).astype(int)
     size = int(numbers.max(initial=0)) + 1
-    if numbers.min(initial=0) < 0:
-        row = int(numbers.argmin())
-        raise ValueError(f"landmarks[{row}] = {numbers[row]}; number landmarks from 0")
+    _check_numbers(landmarks, size)
     count = np.bincount(numbers, minlength=size)
     if not count.all():
         raise ValueError(
@@ -145,7 +144,7 @@ def chart_of_means(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArr
             "0 without gaps, or pass the chart that has them all"
         )
     sums = [np.bincount(numbers, column, size) for column in rows.T]
-    mean = np.stack(sums, axis=1) / np.maximum(count, 1)[:, None]
+    mean = np.stack(sums, axis=1) / count[:, None]
     mean -= mean.mean(axis=0)
     mean /= np.linalg.norm(mean)
     chart = whole_chart(mean)
@@ -173,15 +172,8 @@ def check_registered(data: Mapping[str, Any]) -> None:
     reference = np.asarray(data["chart"], float)[..., 0]
     _check_width(data.get("width"), reference, are_numbered=landmarks is not None)
     if landmarks is not None:
-        numbers = np.asarray(landmarks)
-        wrong = (numbers < 0) | (numbers >= len(reference)) | (numbers % 1 != 0)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise ValueError(
-                f"landmarks[{row}] = {numbers[row]:g}; expected a whole number from 0 to "
-                f"{len(reference) - 1}, as the chart has {len(reference)} points"
-            )
-        expected = reference[numbers.astype(int)]
+        _check_numbers(landmarks, len(reference))
+        expected = reference[np.asarray(landmarks).astype(int)]
     else:
         expected = np.zeros((len(np.asarray(x)), reference.shape[1]))
     subjects = data["subjects"]
@@ -204,14 +196,26 @@ def check_registered(data: Mapping[str, Any]) -> None:
         )
 
 
+def _check_numbers(landmarks: ArrayLike, size: int) -> None:
+    """Refuse what is no number of one of so many landmarks."""
+    numbers = np.asarray(landmarks)
+    wrong = (numbers < 0) | (numbers >= size) | (numbers % 1 != 0)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(
+            f"landmarks[{row}] = {numbers[row]:g}; expected a whole number from 0 to {size - 1}, as the "
+            f"chart has {size} points"
+        )
+
+
 def _check_width(width: Any, reference: NDArray, *, are_numbered: bool) -> None:
     """Refuse a width that is not in the unit of the chart."""
-    if not isinstance(width, int | float) or width <= 0:
+    if not isinstance(width, Real) or float(width) <= 0:
         return  # learned, or refused by the model
-    near = float(spacing(jnp.asarray(reference)))
+    given, near = float(width), float(spacing(jnp.asarray(reference)))
     least, most = 0.0 if are_numbered else _NARROW * near, _WIDE * near
-    if not least < width < most:
+    if not least < given < most:
         raise ValueError(
-            f"width = {width:g}; expected a number between {least:.2g} and {most:.2g}: it is in the unit of "
+            f"width = {given:g}; expected a number between {least:.2g} and {most:.2g}: it is in the unit of "
             f"the chart, whose points are {near:.2g} apart, not in that of the data"
         )
