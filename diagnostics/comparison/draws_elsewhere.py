@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["draws_elsewhere"]
 
+_FEWEST = 100
+"""Draws from which on importance weights are smoothed, as for fits."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
@@ -70,6 +73,9 @@ class _Drawn:
 
         if "log_likelihood" not in self.tree or len(self.tree["log_likelihood"].data_vars) != 1:
             raise ValueError("there is no single log likelihood")
+        posterior = self.tree["posterior"].sizes
+        if posterior["chain"] * posterior["draw"] < _FEWEST:
+            raise ValueError("there are too few draws to leave data out by their weights")
         return loo(self.tree, pointwise=True)
 
 
@@ -140,7 +146,7 @@ def _complete(out: xr.DataTree, tree: xr.DataTree, like: Fitted | None) -> None:
     posterior = out["posterior"]
     shape = posterior.sizes["chain"], posterior.sizes["draw"]
     posterior.attrs.setdefault("ordered_clusters", 0)
-    posterior.attrs["point_estimate"] = int(np.prod(shape) == 1)
+    posterior.attrs["point_estimate"] = 0  # one draw is no mode that anybody has found
     stats = {"lp": (("chain", "draw"), np.full(shape, np.nan))}
     if "sample_stats" in tree and "diverging" in tree["sample_stats"]:
         stats["diverging"] = ("chain", "draw"), tree["sample_stats"]["diverging"].to_numpy()

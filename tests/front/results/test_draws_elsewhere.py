@@ -94,6 +94,8 @@ def test_scores_of_draws_without_a_model_may_be_unusable():
     table = sidebayes.compare({"a": arviz_base.from_dict(groups)})
     assert "LOO elpd is not to be used of a" in str(table)
     assert ".kfold()" in str(table)
+    groups = {group: {n: v[:1, :1] for n, v in one.items()} for group, one in groups.items()}
+    assert sidebayes.compare({"a": arviz_base.from_dict(groups)}).headline.endswith("do not trust.")
 
 
 def test_the_path_of_a_saved_fit_is_the_fit(fit, tmp_path):
