@@ -92,7 +92,7 @@ def records_of(name, known, engines, seed):
             "worst": worst,
             "seconds": round(fit.seconds["total"], 2),
         }
-        evidence = fit.log_evidence
+        evidence = evidence_of(fit)
         if evidence is not None and known.log_evidence is not None:
             record |= {
                 "evidence_kind": evidence.kind,

@@ -11,12 +11,12 @@ import numpy as np
 import xarray as xr
 from arviz_base import dict_to_dataset
 from numpy.typing import ArrayLike, NDArray
-from sidebayes.guides.engines.base import EngineResult
+from sidebayes.guides.engines.base import EngineResult, Evidence
 from sidebayes.guides.engines.problem.posterior import thin
 
 from .sites import name_axes
 
-__all__ = ["pooled_draws", "to_datatree"]
+__all__ = ["evidence_attributes", "pooled_draws", "to_datatree"]
 
 
 def to_datatree(
@@ -144,12 +144,7 @@ def to_datatree(
         remarks=json.dumps(list(remarks)),
     )
     if result.log_evidence is not None:
-        error = result.log_evidence.standard_error
-        info.attrs.update(
-            log_evidence=result.log_evidence.value,
-            log_evidence_kind=result.log_evidence.kind,
-            log_evidence_error=np.nan if error is None else error,
-        )
+        info.attrs.update(evidence_attributes(result.log_evidence))
     for name, errors in (result.standard_errors or {}).items():
         info[f"monte_carlo_error_{name}"] = named.get(name, ()), errors
     for name, mean in result.factor_means.items():
@@ -158,6 +153,16 @@ def to_datatree(
     for group in list(tree.children):
         tree[group] = xr.DataTree(name_axes(tree[group].to_dataset(), names or {}))
     return tree
+
+
+def evidence_attributes(evidence: Evidence) -> dict[str, Any]:
+    """Attributes of ``fit_info`` that hold the log evidence."""
+    error = evidence.standard_error
+    return {
+        "log_evidence": evidence.value,
+        "log_evidence_kind": evidence.kind,
+        "log_evidence_error": np.nan if error is None else error,
+    }
 
 
 def pooled_draws(tree: xr.DataTree, *, of_each_chain: bool = False) -> dict[str, NDArray]:

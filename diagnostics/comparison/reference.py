@@ -76,9 +76,10 @@ def may_lead(fit: Fitted) -> bool:
 
 
 def starts_at_prior(fit: Fitted) -> bool:
-    """Whether chains started at draws of the prior: those whose evidence has a standard error do."""
-    error = fit.tree["fit_info"].attrs.get("log_evidence_error", np.nan)
-    return fit.tree["posterior"].sizes["chain"] > 1 and not np.isnan(error)
+    """Whether chains started at draws of the prior: those whose own evidence has a standard error do."""
+    info = fit.tree["fit_info"].attrs
+    own = "bridged" not in info and not np.isnan(info.get("log_evidence_error", np.nan))
+    return fit.tree["posterior"].sizes["chain"] > 1 and own
 
 
 def is_long_run(fit: Fitted) -> bool:

@@ -31,6 +31,7 @@ from . import survival as of_survival
 from .base import labels as of_labels
 from .base import predictions as of_new_data
 from .base.fit_base import FitBase, need_labels
+from .scores import evidence as of_evidence
 from .scores import leave_one_out as of_loo
 from .scores import validation as of_scores
 
@@ -91,6 +92,7 @@ class Fit(FitBase):
 
     loo = of_loo.loo
     kfold = of_scores.kfold
+    with_evidence = of_evidence.with_evidence
 
     @classmethod
     def from_draws(

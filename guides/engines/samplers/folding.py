@@ -134,11 +134,15 @@ class Folding:
 
 
 def find_folding(
-    problem: Problem, seed: int, starts: Mapping[str, NDArray] | None = None
+    problem: Problem,
+    seed: int,
+    starts: Mapping[str, NDArray] | None = None,
+    *,
+    most: int = _MOST,
 ) -> Folding | None:
     """Axes of clusters that may be renumbered, as a comparison of densities near some starts confirms.
 
-    None where there are none, or more than five clusters, whose numberings are too many to try.
+    None where there are none, or more clusters than `most`.
     """
     if not clusters_permute(problem):
         return None
@@ -155,7 +159,7 @@ def find_folding(
         if "clusters" in dims:
             axes.append((name, dims.index("clusters")))
             sizes.add(values.shape[1:][dims.index("clusters")])
-    if len(sizes) != 1 or not 1 < (size := sizes.pop()) <= _MOST:
+    if len(sizes) != 1 or not 1 < (size := sizes.pop()) <= most:
         return None
     return Folding(tuple(axes), size)
 

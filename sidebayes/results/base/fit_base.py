@@ -134,7 +134,7 @@ class FitBase:
 
     @property
     def log_evidence(self) -> Evidence | None:
-        """Log marginal likelihood; None for engines that do not estimate it."""
+        """Log marginal likelihood; None for engines that do not estimate it, see `with_evidence`."""
         info = self.tree["fit_info"].attrs
         if "log_evidence" not in info:
             return None
