@@ -143,6 +143,8 @@ def to_datatree(
         points=json.dumps(result.points),
         remarks=json.dumps(list(remarks)),
     )
+    if result.best_start is not None:
+        info.attrs["best_start"] = result.best_start
     if result.log_evidence is not None:
         info.attrs.update(evidence_attributes(result.log_evidence))
     for name, errors in (result.standard_errors or {}).items():

@@ -66,7 +66,7 @@ def verdict(fit: Fitted) -> tuple[str, str]:
 
 
 def num_starts_at_best(fit: Fitted) -> int:
-    """Number of starts that came within 0.01 of the best objective.
+    """Number of starts that came within 0.01 of the objective of the result.
 
     A run from values that were given had one start; a run from where another fit ended counts the
     starts of that fit.
@@ -82,7 +82,8 @@ def num_starts_at_best(fit: Fitted) -> int:
     if not history.size:
         return 0
     best = np.max(np.where(np.isfinite(history), history, -np.inf), axis=1)
-    return int(np.sum(best > best.max() - _NEAR))
+    reached = _best_path(fit).max(initial=-np.inf)
+    return int(np.sum(np.abs(best - reached) < _NEAR))
 
 
 def _chains(fit: Fitted) -> tuple[str, str] | None:
@@ -236,7 +237,9 @@ def _is_one_cluster(fit: Fitted) -> bool:
 
 
 def _best_path(fit: Fitted) -> NDArray[np.float64]:
-    """Objective by step of the start that reached the highest."""
+    """Objective by step of the start that led to the result, else of that which reached the highest."""
     history = np.asarray(fit.objective, float)
-    best = np.argmax(np.where(np.isfinite(history), history, -np.inf).max(axis=1))
+    best = fit.tree["fit_info"].attrs.get("best_start")
+    if best is None:
+        best = np.argmax(np.where(np.isfinite(history), history, -np.inf).max(axis=1))
     return history[best][np.isfinite(history[best])]

@@ -134,6 +134,8 @@ class EngineResult:
         Distinct modes that climbs from several starts found.
     remarks : tuple of str
         Sentences that call for caution, without the full stop.
+    best_start : int or None
+        Row of `objective` that led to the result, where it need not be the highest.
     """
 
     engine: str
@@ -151,6 +153,7 @@ class EngineResult:
     conditional_draws: dict[str, NDArray] = field(default_factory=dict)
     modes: Modes | None = None
     remarks: tuple[str, ...] = ()
+    best_start: int | None = None
 
     @property
     def params(self) -> dict[str, NDArray]:

@@ -40,6 +40,7 @@ __all__ = [
     "Obstructed",
     "OnePass",
     "OnePassOfBatches",
+    "Regularised",
     "Remarking",
     "Starting",
     "TakesMissing",
@@ -423,6 +424,17 @@ class HasUnits(Protocol):
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Map from unconstrained coordinates to the support of a site; `bijector` is NumPyro's."""
         ...
+
+
+@runtime_checkable
+class Regularised(Protocol):
+    """May have a prior that was read off the data: it keeps spreads from vanishing, and knows nothing else.
+
+    Ends of climbs are then ranked by the likelihood, as the density of such a prior is highest where
+    clusters have next to no points.
+    """
+
+    from_data: bool
 
 
 @runtime_checkable

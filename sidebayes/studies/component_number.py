@@ -84,15 +84,17 @@ def select_components(
     num_clusters : sequence of int
         Numbers to try, such as ``range(1, 7)``.
     criterion : {"bic", "evidence"}
-        Minimise `Fit.bic` of a mode, or maximise `Fit.log_evidence`. The empirical prior depends on the
-        number of clusters: give a `GaussianPrior` to compare numbers under one prior.
+        Minimise `Fit.bic` of a mode, or maximise `Fit.log_evidence`, for draws that of `Fit.with_evidence`.
+        The empirical prior depends on the number of clusters: give a `GaussianPrior` to compare numbers
+        under one prior.
     beyond : Fit, optional
         A fit by its mode of another model to the same data. Numbers are tried in rising order, and the
         first whose BIC exceeds that of this fit is chosen, which gives models of similar complexity.
         With ``engine=HardClasses()`` and a fit of "pfgl" this is MOE-hard-plus (Raghuram 2014, section
         2.7.2).
     engine : str or engine, optional
-        By default the first engine of the card for BIC, and "smc" for the evidence.
+        By default the first engine of the card for BIC. For the evidence "gibbs" where the method has it, and
+        "smc" for numbers whose draws have no evidence, as where chains disagree; else "smc".
     seed : int
     n_jobs : int, optional
         Number of fits side by side, or where ``joblib.parallel_config`` says; the result is the same.
@@ -138,12 +140,14 @@ def select_components(
         raise TypeError(f"beyond is a {type(beyond).__name__}; pass a Fit")
     limit = None if beyond is None else beyond.bic
     run: Callable[..., Fit] = card.routine if card is not None and grown else partial(fit, method)
-    given = {
-        "engine": "smc" if engine is None and by_evidence else engine,
-        "seed": check_seed(seed),
-    }
+    engines: tuple[str | Engine | None, ...] = (engine,)
+    if engine is None and by_evidence:
+        engines = ("gibbs", "smc") if card is not None and "gibbs" in card.engines else ("smc",)
+    given = {"seed": check_seed(seed)}
     try:
-        inspect.signature(run).bind(*data, num_clusters=tried[0], **given, **arguments)
+        inspect.signature(run).bind(
+            *data, num_clusters=tried[0], engine=engines[0], **given, **arguments
+        )
     except TypeError as error:
         raise TypeError(f"{method}: {error}; see sidebayes.grow_prototypes") from None
     if not by_evidence and not grown:
@@ -152,8 +156,9 @@ def select_components(
             _refuse_without_bic(asked)
     one = partial(run, *data, progress=False, **given, **arguments)
     tasks = (Task(f"{number} components", number) for number in tried)
+    fit_one = partial(_with_evidence, engines) if by_evidence else partial(_fitted, engine)
     found = run_tasks(
-        _fitted,
+        fit_one,
         tasks,
         one,
         n_jobs=n_jobs,
@@ -183,6 +188,11 @@ def select_components(
             )
     else:
         worth = path["log_evidence"] if by_evidence else -path["bic"]
+        if worth.isna().all():
+            raise FitError(
+                "no number of components has an evidence: chains disagree, or their draws are too few; give "
+                "engine='smc', or criterion='bic'"
+            )
         chosen = list(rows)[int(np.nanargmax(worth.to_numpy()))]
     path = path.assign(chosen=path.index == chosen)
     if limit is not None:  # numbers were tried until one was beyond the limit
@@ -226,17 +236,35 @@ def _run_of(
     return None
 
 
-def _fitted(run: Callable[..., Fit], number: int) -> Fit | FitError:
+def _fitted(
+    engine: str | Engine | None, run: Callable[..., Fit], number: int
+) -> Fit | FitError:
     try:
-        return run(num_clusters=number)
+        return run(num_clusters=number, engine=engine)
     except FitError as error:
         return error
+
+
+def _with_evidence(
+    engines: Sequence[str | Engine | None], run: Callable[..., Fit], number: int
+) -> Fit | FitError:
+    """Fit by the first of some engines that knows the evidence, or whose draws tell it; else by the last."""
+    for engine in engines:
+        found = _fitted(engine, run, number)
+        if isinstance(found, Fit) and found.log_evidence is None and not found.config.gives_point:
+            with suppress(ValueError, FitError):
+                found = found.with_evidence()
+        if isinstance(found, Fit) and found.log_evidence is not None:
+            break
+    return found
 
 
 def _score(found: Fit, by_evidence: bool) -> dict[str, float | str]:
     if not by_evidence:
         return {"bic": found.bic}
     evidence = found.log_evidence
+    if evidence is None and not (found.config.gives_point or found.config.independent_draws):
+        return {}
     if evidence is None:
         raise ValueError(
             f"{found.engine} gives no evidence; use engine='smc' or 'nested', or criterion='bic'"

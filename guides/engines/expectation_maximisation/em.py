@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,9 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Count, NonNegative, check_seed
+from sidebayes.models.blocks.block import Regularised
+
+from sidebayes.common.fields import Count, NonNegative, OneOf, check_seed
 
 from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status, check_state
 from ..modes import distinct_modes
@@ -21,11 +23,13 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import one_member, run_each
+from ..problem.declared import declared_blocks
 from ..problem.density import (
     approximation,
     as_numpy,
     deterministics,
     latent_supports,
+    site_log_prob,
     sum_log_prob,
     trace_model,
     unconstrain,
@@ -50,6 +54,9 @@ from .failures import all_collapsed, nowhere_finite
 
 __all__ = ["EM", "EMState"]
 
+_HIGHER = 0.01
+"""Nats between ends that are different modes."""
+
 _TO_THE_END = 1000
 """Gradients of an M-step at most where nothing is latent, so that no E-step follows it."""
 
@@ -73,12 +80,16 @@ class EMState(NamedTuple):
 
 
 class _Climb(NamedTuple):
-    """State of the runs from all starts; every array has one entry per start."""
+    """State of the runs from all starts; every array has one entry per start.
+
+    `worth` is what modes are ranked by, where `value` is what is climbed.
+    """
 
     steps: Array
     params: dict[str, Array]
     last: dict[str, Array]
     value: Array
+    worth: Array
     gain: Array
     code: Array
     history: Array
@@ -119,6 +130,12 @@ class EM(KeptEngine):
     num_inner_steps : int
         Maximum number of gradients of L-BFGS in an M-step without closed form, or for a restricted
         posterior. Where nothing is latent, an M-step goes to the end.
+    rank : {"likelihood", "joint"}
+        By what the best of the modes found is chosen. "likelihood" leaves out the density of priors that were
+        read off the data, as ``prior="empirical"``: such a prior keeps spreads from vanishing (Fraley and
+        Raftery 2007, section 4, who compare models by the likelihood at the mode), and its density is highest
+        where clusters have next to no points. "joint" takes the mode of highest posterior density. Without
+        such a prior both are the same.
 
     References
     ----------
@@ -144,9 +161,14 @@ class EM(KeptEngine):
     max_steps: Count = 500
     num_restarts: Count = 10
     num_inner_steps: Count = 15
+    rank: Annotated[str, OneOf(("likelihood", "joint"))] = "likelihood"
     name: ClassVar[str] = "em"
     gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
+
+    def roughly(self) -> EM:
+        """The engine that finds where chains start: at the mode of highest posterior density."""
+        return replace(self, rank="joint")
 
     def run(
         self,
@@ -184,10 +206,10 @@ class EM(KeptEngine):
             limit = np.asarray(0)
             build = partial(self._program, plan)
             first = one_member(state, 0)
-            asked = compiled("em", problem, self.num_inner_steps, build, first, *fixed, limit)
+            asked = compiled("em", problem, (self.num_inner_steps, self.rank), build, first, *fixed, limit)
             climb = clock.counted(asked)
             each = partial(run_each, climb)  # in step they would wait for the slowest
-            highest = partial(shortlisted, height=lambda s: s.value, keep=keep, clock=clock)
+            highest = partial(shortlisted, height=lambda s: s.worth, keep=keep, clock=clock)
             state = highest(each, state, fixed, kept, advance=advance)
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
             points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
@@ -298,6 +320,19 @@ class EM(KeptEngine):
         num_steps = self.num_inner_steps if state.expected else _TO_THE_END
         return raise_surrogate(problem, new, args, state.expected, num_steps, numeric)
 
+    def _worth(self, problem: Problem, at: EMState, args: tuple) -> Array:
+        """What modes are ranked by; see `rank`."""
+        if self.rank == "joint":
+            return at.log_joint
+        trace = trace_model(problem, at.params, args)
+        regularising = {
+            name
+            for block, sites in declared_blocks(trace)
+            if isinstance(block, Regularised) and block.from_data
+            for name in sites.values()
+        }
+        return at.log_joint - sum(site_log_prob(trace[name]) for name in sorted(regularising))
+
     def _begin(self, starts: dict[str, Any]) -> _Climb:
         """State of every start before its first E-step."""
         number = len(next(iter(starts.values())))
@@ -307,6 +342,7 @@ class EM(KeptEngine):
             "params": starts,
             "last": starts,
             "value": np.full(number, -np.inf, real),
+            "worth": np.full(number, -np.inf, real),
             "gain": np.full(number, np.inf, real),
             "code": zero,
             "history": np.full((number, history_length(self.max_steps)), np.nan, real),
@@ -336,6 +372,7 @@ class EM(KeptEngine):
                 params=move(stop, kept, at, args),
                 last=kept,
                 value=jnp.where(good, now, state.value),
+                worth=jnp.where(good, self._worth(problem, at, args), state.worth),
                 gain=gain,
                 code=stop_code(broken=~good, settled=settled, cut=stop),
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
@@ -368,7 +405,7 @@ class EM(KeptEngine):
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
-        value, code = np.asarray(state.value), np.asarray(state.code)
+        value, worth, code = map(np.asarray, (state.value, state.worth, state.code))
         steps = np.asarray(state.steps) - 1
         points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
         collapsed = [degenerate(problem, point) for point in points]
@@ -377,7 +414,7 @@ class EM(KeptEngine):
         doubtful = sound & [doubted(problem, point) for point in points]
         trusted = sound & ~doubtful
         wanted = next((some for some in (trusted, sound) if some.any()), np.isfinite(value))
-        best = ends.best(value, wanted)
+        highest, best = ends.best(value, wanted), ends.best(worth, wanted)
         if not sound.any():
             raise all_collapsed(problem, collapsed[best], points[best], state.params)
         is_mode, remark = ends.remark(best, points[best])
@@ -392,6 +429,11 @@ class EM(KeptEngine):
             else f"EM stopped at max_steps={self.max_steps} with more than tol={self.tol} to gain; "
             "raise max_steps or loosen tol"
         )
+        if value[highest] - value[best] > _HIGHER:
+            message += (
+                f"; a mode of log joint {value[highest]:.6g} has a log likelihood lower by "
+                f"{worth[best] - worth[highest]:.3g}: the prior prefers it, and engines that draw may follow"
+            )
         if remark:
             message += f"; {remark}"
         if lost.any():
@@ -407,4 +449,5 @@ class EM(KeptEngine):
             seconds=seconds,
             approximate=approximate,
             modes=modes,
+            best_start=best,
         )
