@@ -20,9 +20,9 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from scipy import integrate, stats
+from sidebayes.guides.engines.base import Evidence
 
 import sidebayes as sb
-from sidebayes.guides.engines.base import Evidence
 
 ENGINES = {"SMC": sb.SMC(), "NestedSlice": sb.NestedSlice(), "NUTS": sb.NUTS()}
 ROWS, WIDE, NOISE = 40, 5.0, 1.0

@@ -21,6 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 import sidebayes as sb
+from benchmarks.evidence import evidence_of
 from sidebayes.tasks import Task, run_tasks
 from tests.reference.posteriors import ASKED, EXACT, PUBLISHED, long_run
 

@@ -203,9 +203,9 @@ def _bridged(
     sizes = effective / (1 + spread[0]), number / (1 + spread[1])
     if not min(sizes) >= _EFFECTIVE:
         raise FitError(
-            f"the draws are too few, or their distribution too far from a normal one, for a bridge: its means "
-            f"have {sizes[0]:.0f} and {sizes[1]:.0f} effective terms of {_EFFECTIVE:.0f} that are needed; draw "
-            "more, or use engine='smc'"
+            "the draws are too few, or their distribution too far from a normal one, for a bridge: its means "
+            f"have {sizes[0]:.0f} and {sizes[1]:.0f} effective terms of {_EFFECTIVE:.0f} that are needed; "
+            "draw more, or use engine='smc'"
         )
     return level, spread[0] / effective + spread[1] / number
 
@@ -230,8 +230,8 @@ def _folding(problem: Problem, draws: Mapping[str, NDArray], seed: int) -> Foldi
     """
     if turned := site_symmetries(problem):
         raise ValueError(
-            f"{', '.join(sorted(turned))} may be turned at will, so that no normal density covers their draws; "
-            "use engine='smc'"
+            f"{', '.join(sorted(turned))} may be turned at will, so that no normal density covers their "
+            "draws; use engine='smc'"
         )
     within = [n for n, dims in site_dims(problem).items() if "components" in dims and n in draws]
     known = find_folding(problem, seed, most=_MOST_CLUSTERS)

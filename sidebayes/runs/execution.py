@@ -44,7 +44,10 @@ from . import problems, stored
 from .run import Run
 from .zoo import make_engine
 
-__all__ = ["describe_given", "execute", "starting_values"]
+__all__ = ["MISSED_MODE", "describe_given", "execute", "starting_values"]
+
+MISSED_MODE = "No draw came near a mode that the search for a start found"
+"""How a remark begins on draws without a part of the posterior."""
 
 
 class _Found(NamedTuple):
@@ -134,9 +137,8 @@ def _remarks(run: Run, result: EngineResult) -> tuple[str, ...]:
         return said
     return (
         *said,
-        f"No draw came near a mode that the search for a start found, {below:.1f} below the highest in log "
-        "density, so that its share of the posterior is missing; run an engine that starts from the prior, "
-        "such as SMC",
+        f"{MISSED_MODE}, {below:.1f} below the highest in log density, so that its share of the posterior is "
+        "missing; run an engine that starts from the prior, such as SMC",
     )
 
 

@@ -71,10 +71,8 @@ class NumberChoice:
     def _doubts(self) -> str:
         """What speaks against a choice by evidence, and against the fit chosen."""
         said = []
-        by_evidence = "standard_error" in self.path
-        unknown = self.path.index[self.path["log_evidence"].isna()] if by_evidence else []
-        if len(unknown):
-            numbers = ", ".join(map(str, unknown))
+        if "standard_error" in self.path and self.path["log_evidence"].isna().any():
+            numbers = ", ".join(map(str, self.path.index[self.path["log_evidence"].isna()]))
             said.append(f"of {numbers} {self.what} there is no evidence, and they may be better")
         if "log_evidence" in self.path and self.path["log_evidence"].notna().sum() > 1:
             value = self.path["log_evidence"].dropna()

@@ -236,9 +236,7 @@ def _run_of(
     return None
 
 
-def _fitted(
-    engine: str | Engine | None, run: Callable[..., Fit], number: int
-) -> Fit | FitError:
+def _fitted(engine: str | Engine | None, run: Callable[..., Fit], number: int) -> Fit | FitError:
     try:
         return run(num_clusters=number, engine=engine)
     except FitError as error:

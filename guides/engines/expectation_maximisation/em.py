@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-
 from sidebayes.models.blocks.block import Regularised
 
 from sidebayes.common.fields import Count, NonNegative, OneOf, check_seed
@@ -206,7 +205,9 @@ class EM(KeptEngine):
             limit = np.asarray(0)
             build = partial(self._program, plan)
             first = one_member(state, 0)
-            asked = compiled("em", problem, (self.num_inner_steps, self.rank), build, first, *fixed, limit)
+            asked = compiled(
+                "em", problem, (self.num_inner_steps, self.rank), build, first, *fixed, limit
+            )
             climb = clock.counted(asked)
             each = partial(run_each, climb)  # in step they would wait for the slowest
             highest = partial(shortlisted, height=lambda s: s.worth, keep=keep, clock=clock)

@@ -377,7 +377,7 @@ class SMC(KeptEngine):
             message += (
                 f"; the runs' log evidence spreads by {spread:.2g}, so that they saw different modes and "
                 "give a lower bound only: raise num_particles or num_mutations, or use engine='nuts' or "
-                "'gibbs' from a mode"
+                "'gibbs' from a mode, whose draws tell its evidence (fit.with_evidence())"
             )
         return EngineResult(
             engine=self.name,

@@ -325,9 +325,8 @@ class GaussianComponents(Block):
                 "location": centres,
                 "spread": np.broadcast_to(spread, (num_starts, *self.spread_shape)),
             }
-        # without a prior the likelihood has no bound, and other starts lead to where it has none; a prior that
-        # was read off the data is highest where clusters have next to no points, and they lead there
-        even = self.prior is None or self.from_data
+        # without a prior the likelihood has no bound, and other starts lead to where it has none
+        even = self.prior is None
         found = partitions(data, self.shape[0], seed, num_starts, isotropic=isotropic, even=even)
         mean, covariance = cell_moments(found, self.shape[0])
         if len(self.shape) == 2:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from sidebayes.diagnostics.tree import evidence_attributes
+from sidebayes.guides.engines.base import Evidence
 from sidebayes.guides.engines.bridge import bridge_evidence
 from sidebayes.guides.engines.problem.units import refuse_powers
 
 from ...common.fields import check_seed
 from ...common.warnings import warn_user
+from ...runs.execution import MISSED_MODE
 from ..base.fit_base import FitBase
 from .validation import refuse_sample
 
 __all__ = ["with_evidence"]
+
+_SURE = 2.0
+"""Standard errors below an estimate that a lower bound lies."""
 
 
 def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
@@ -22,7 +28,8 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     Each half of the draws gives the mean and covariance of the normal density that the other half is set
     against, in unconstrained coordinates. Clusters are brought to one numbering, and all K! are counted; so
     are signs. What the draws never visited is not counted: of chains that stay in one mode it is the
-    evidence of this mode.
+    evidence of this mode. Where the search for a start found a mode that no draw came near, the result is a
+    lower bound, two standard errors below the estimate.
 
     Parameters
     ----------
@@ -32,7 +39,8 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     Returns
     -------
     Fit
-        With `log_evidence`, which has a standard error. `compare` and `save` know it as well.
+        With `log_evidence`, an estimate with a standard error or a lower bound. `compare` and `save` know it
+        as well.
 
     Raises
     ------
@@ -61,6 +69,8 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     """
     check_seed(seed)
     refuse_sample(fit, "the evidence is of all")
+    if fit.run.card is not None and "composite likelihood" in fit.run.card.tags:
+        raise ValueError(f"{fit.method} has a composite likelihood, which has no evidence; fit 'moe'")
     config, sizes = fit.config, fit.tree["posterior"].sizes
     if config.gives_point or config.independent_draws or sizes["draw"] < 2:
         raise ValueError(
@@ -79,6 +89,10 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
         found = bridge_evidence(problem, draws, seed)
     if level == "caution":
         warn_user(f"the evidence is of draws that call for caution: {why}")
+    remarks = json.loads(fit.tree["fit_info"].attrs["remarks"])
+    if any(remark.startswith(MISSED_MODE) for remark in remarks):
+        assert found.standard_error is not None  # it is sampled
+        found = Evidence(found.value - _SURE * found.standard_error, "bound")
     tree = fit.tree.copy()
     tree["fit_info"].attrs = {
         **fit.tree["fit_info"].attrs,

@@ -98,6 +98,10 @@ REFUSED = {
         "line observes no times to an event by a PiecewiseHazard",
     ),
     "suspect_links": (lambda fit: fit.suspect_links(), NO_LABELS.format("links to suspect")),
+    "with_evidence": (
+        lambda fit: fit.with_evidence(),
+        "map has no draws of the posterior itself, which a bridge needs",
+    ),
 }
 REFUSED |= {
     name: (call, "line has no shapes: no observed site says")

@@ -87,3 +87,11 @@ def test_seconds_add_up(fits):
         assert sum(parts.values()) == pytest.approx(seconds["total"])
         assert min(parts.values()) >= 0
     assert fits["one draw"].seconds["search"] > fits["em"].seconds["search"]
+
+
+def test_a_start_that_collapsed_is_not_the_one_that_is_judged():
+    """Its objective rises without bound, and was the highest of all."""
+    x = sidebayes.load_dataset("iris").x
+    found = sidebayes.fit("gmm", x, num_clusters=3, prior="flat", progress=False)
+    assert "collapsed were set aside" in str(found.status)
+    assert "still rose" not in str(found.status)

@@ -102,13 +102,61 @@ def ran(monkeypatch):
     return tried
 
 
+@pytest.mark.filterwarnings("ignore:of 3 components there is no evidence")
 def test_the_least_bic_and_the_greatest_evidence_are_chosen(ran):
     for criterion in ("bic", "evidence"):
         found = sb.select_components("gmm", X, num_clusters=range(1, 7), criterion=criterion)
         assert found.num_clusters == found.fit.number == 4
         assert list(found.path.index) == [1, 2, 3, 4, 5, 6]
         assert found.path.drop(columns="chosen").loc[3].isna().all()
-    assert ran == [1, 2, 3, 4, 5, 6] * 2
+    assert ran == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        1,
+        2,
+        3,
+        3,
+        4,
+        5,
+        6,
+    ]  # by two engines where the first has no fit
+
+
+class Drawn(Ran):
+    """A fit by draws, which tell the evidence of one component only."""
+
+    engine = "gibbs"
+    log_evidence = None
+    config = sb.BlockedGibbs()
+
+    def with_evidence(self):
+        if self.number > 1:
+            raise ValueError("the draws are not to be trusted")
+        return Ran(self.number, 20.0)
+
+
+@pytest.mark.filterwarnings("ignore:. components are the most")
+def test_draws_tell_the_evidence_and_smc_does_where_they_do_not(monkeypatch):
+    tried = []
+
+    def fit(method, *data, num_clusters, engine, **options):
+        tried.append((num_clusters, engine))
+        return Ran(num_clusters, 5.0) if engine == "smc" else Drawn(num_clusters, 0.0)
+
+    monkeypatch.setattr(component_number, "fit", fit)
+    asked = {"num_clusters": [1, 2], "criterion": "evidence"}
+    found = sb.select_components("gmm", X, **asked)
+    assert tried == [(1, "gibbs"), (2, "gibbs"), (2, "smc")]
+    assert found.path["log_evidence"].to_list() == [-20.0, -5.0]
+    with pytest.warns(sb.SideBayesWarning, match="of 2 components there is no evidence"):
+        found = sb.select_components("gmm", X, **asked, engine="nuts")
+    assert found.num_clusters == 1
+    with pytest.raises(sb.FitError, match="no number of components has an evidence"):
+        sb.select_components("gmm", X, num_clusters=[2], criterion="evidence", engine="nuts")
 
 
 def test_the_first_beyond_another_fit_is_chosen_and_no_more_are_tried(ran):

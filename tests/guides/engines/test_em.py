@@ -19,6 +19,7 @@ from sidebayes.models.blocks.mixtures.weights import match_moments
 from sidebayes.models.blocks.side_information.links import Links
 from sklearn.datasets import load_iris
 
+import sidebayes
 from tests.support.basics import best_trace, closed_step, ppc_problem, slope_in_simplex
 
 X, Y = load_iris(return_X_y=True)
@@ -331,3 +332,28 @@ def test_the_mode_is_a_fixed_point_of_a_step():
 def test_a_first_step_refuses_what_a_run_refuses():
     with pytest.raises(ValueError, match="init has no value for site"):
         EM().init(ppc_problem(X, num_clusters=2), init={"mean": np.zeros((2, 4))})
+
+
+def test_a_prior_read_off_the_data_does_not_choose_the_mode():
+    """Its density is highest where a cluster has next to no points; a prior that was given is believed."""
+    fits = {
+        "likelihood": sidebayes.fit("gmm", X, num_clusters=3, progress=False),
+        "joint": sidebayes.fit("gmm", X, num_clusters=3, engine=EM(rank="joint"), progress=False),
+        "given": sidebayes.fit(
+            "gmm", X, num_clusters=3, prior=GaussianPrior.empirical(X, 3), progress=False
+        ),
+    }
+    size = {name: np.bincount(fit.labels()).min() for name, fit in fits.items()}
+    height = {name: fit.tree["sample_stats"]["lp"].item() for name, fit in fits.items()}
+    fitted = {name: fit.unit_terms.sum() for name, fit in fits.items()}
+    assert size["likelihood"] > 40
+    assert max(size["joint"], size["given"]) < 15
+    assert fitted["likelihood"] > max(fitted["joint"], fitted["given"])
+    assert height["likelihood"] + 1 < min(height["joint"], height["given"])
+    said = f"log likelihood lower by {fitted['likelihood'] - fitted['joint']:.3g}: the prior prefers it"
+    assert said in str(fits["likelihood"].status)
+    assert "prefers it" not in f"{fits['joint'].status} {fits['given'].status}"
+    # the verdict is about the start that led to the result
+    row = fits["likelihood"].tree["fit_info"].attrs["best_start"]
+    path = fits["likelihood"].objective[row]
+    assert path[np.isfinite(path)][-1] == height["likelihood"]
