@@ -70,7 +70,9 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     check_seed(seed)
     refuse_sample(fit, "the evidence is of all")
     if fit.run.card is not None and "composite likelihood" in fit.run.card.tags:
-        raise ValueError(f"{fit.method} has a composite likelihood, which has no evidence; fit 'moe'")
+        raise ValueError(
+            f"{fit.method} has a composite likelihood, which has no evidence; fit 'moe'"
+        )
     config, sizes = fit.config, fit.tree["posterior"].sizes
     if config.gives_point or config.independent_draws or sizes["draw"] < 2:
         raise ValueError(
