@@ -202,6 +202,8 @@ class StochasticEM(KeptEngine):
             else f"stochastic EM stopped at max_epochs={self.max_epochs}, {what} {seen:.6g}, before the "
             f"gain of an epoch fell below tol={self.tol}; raise max_epochs or loosen tol"
         )
+        if not converged and isinstance(data, StreamedData):
+            message += ", and shuffle the rows of the table if they are sorted, as batches follow their order"
         history = walk.history[:epochs]
         return EngineResult(
             engine=self.name,

@@ -291,6 +291,7 @@ def test_a_checkpoint_goes_on_within_an_epoch(tmp_path, monkeypatch, small_block
     engine = sidebayes.StochasticEM(batch_size=100, max_epochs=3, tol=0.0)
     given = {"num_clusters": 3, "engine": engine, "progress": False}
     expected = sidebayes.fit("gmm", table, **given)
+    assert "shuffle the rows of the table if they are sorted" in str(expected.status)
     read, asked = StreamedData.load, []
 
     def breaks(self, number):
