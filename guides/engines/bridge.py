@@ -140,7 +140,7 @@ class _Part:
             count = folding.num_clusters
             features = _features(folding, problem, places, rows)
             scale = features.std(axis=(0, 1)) + np.finfo(float).tiny
-            order, reference = np.tile(np.arange(count), (len(places), 1)), features[-1]
+            reference = features[-1]
             for _ in range(_ROUNDS):
                 order = _numbering(features, reference, scale)
                 reference = np.take_along_axis(features, order[:, :, None], axis=1).mean(axis=0)
@@ -213,7 +213,11 @@ def _bridged(
 def _normal(rows: NDArray) -> tuple[NDArray, NDArray]:
     """Mean and Cholesky factor of the covariance, which is drawn to its diagonal where rows are few."""
     number, width = rows.shape
-    scale = rows.std(axis=0) + np.finfo(float).tiny
+    scale = rows.std(axis=0)
+    if not scale.all():
+        raise FitError(
+            "the draws do not vary in a coordinate, so that no normal density covers them; draw more"
+        )
     share = width / (width + number)
     correlation = (1 - share) * np.corrcoef(rows / scale, rowvar=False).reshape(width, width)
     np.fill_diagonal(correlation, 1.0)
@@ -264,9 +268,8 @@ def _features(
 
 def _numbering(features: NDArray, reference: NDArray, scale: NDArray) -> NDArray:
     """Numbering of each row that is nearest to a reference, shape (num_rows, num_clusters)."""
-    gap = (features[:, :, None] - reference) / scale
-    cost = np.square(gap).sum(axis=-1)
-    return np.array([linear_sum_assignment(own.T)[1] for own in cost])
+    gain = (features / scale) @ (reference / scale).T  # less, the farther the cluster is from the place
+    return np.array([linear_sum_assignment(own.T, maximize=True)[1] for own in gain])
 
 
 def _renumbered(
