@@ -19,6 +19,7 @@ __all__ = [
     "Chosen",
     "Held",
     "Missing",
+    "Omissible",
     "Role",
     "Signature",
     "Truncation",
@@ -88,6 +89,11 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class Omissible:
+    """In the annotation of an optional table: new rows may lack it although those of the fit have it."""
+
+
+@dataclass(frozen=True)
 class Truncation:
     """In the annotation of a number of clusters: they may be more than points, and hold none."""
 
@@ -113,6 +119,8 @@ class Role:
     checked : Checked or None
     missing : bool
         Whether values of a table may be missing; see `Missing`.
+    omissible : bool
+        Whether new rows may lack a table that those of the fit have; see `Omissible`.
     """
 
     name: str
@@ -124,6 +132,7 @@ class Role:
     chosen: Chosen | None = None
     checked: Checked | None = None
     missing: bool = False
+    omissible: bool = False
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
         """Check data beside others and options at hand; see `Checked` and `Chosen`."""
@@ -296,7 +305,6 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         chosen = next((note for note in notes if isinstance(note, Chosen)), None)
         checked = next((note for note in notes if isinstance(note, Checked)), None)
         own = tuple(first.split())
-        missing = any(isinstance(note, Missing) for note in notes)
         return Role(
             name,
             _kind(kind),
@@ -305,7 +313,8 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
             otherwise=otherwise,
             chosen=chosen,
             checked=checked,
-            missing=missing,
+            missing=_is_noted(hint, Missing),
+            omissible=_is_noted(hint, Omissible),
         )
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping
