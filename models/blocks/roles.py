@@ -18,6 +18,7 @@ __all__ = [
     "Checked",
     "Chosen",
     "Held",
+    "Like",
     "Missing",
     "Omissible",
     "Role",
@@ -84,6 +85,19 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Like:
+    """In the annotation of a table: it has the columns that an option was learned from.
+
+    Attributes
+    ----------
+    option : str
+        Its value says the names of these columns as ``feature_names``, None if they had none.
+    """
+
+    option: str
+
+
+@dataclass(frozen=True)
 class Missing:
     """In the annotation of a table: values may be missing, NaN, and the model integrates them out."""
 
@@ -121,6 +135,8 @@ class Role:
         Whether values of a table may be missing; see `Missing`.
     omissible : bool
         Whether new rows may lack a table that those of the fit have; see `Omissible`.
+    like : str
+        Option whose columns a table has, empty for none; see `Like`.
     """
 
     name: str
@@ -133,6 +149,7 @@ class Role:
     checked: Checked | None = None
     missing: bool = False
     omissible: bool = False
+    like: str = ""
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
         """Check data beside others and options at hand; see `Checked` and `Chosen`."""
@@ -304,6 +321,7 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         first, _, otherwise = dims.partition("|")
         chosen = next((note for note in notes if isinstance(note, Chosen)), None)
         checked = next((note for note in notes if isinstance(note, Checked)), None)
+        like = next((note.option for note in notes if isinstance(note, Like)), "")
         own = tuple(first.split())
         return Role(
             name,
@@ -315,6 +333,7 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
             checked=checked,
             missing=_is_noted(hint, Missing),
             omissible=_is_noted(hint, Omissible),
+            like=like,
         )
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping

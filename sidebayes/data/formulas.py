@@ -14,9 +14,9 @@ from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
+from ..common.columns import column_names
 from ..common.warnings import warn_user
 from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse, refuse_words
-from .tables import column_names
 
 __all__ = ["Design", "design"]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..common.columns import column_names
 from ..common.warnings import warn_user
-from .tables import column_names
 
 __all__ = ["MixedTable", "mixed_table"]
 

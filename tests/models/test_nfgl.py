@@ -236,7 +236,9 @@ def test_new_rows_have_no_component(tmp_path):
     found = sb.fit_nfgl(x, known, sweeps=0, progress=False, **SIZES)
     found.save(tmp_path / "fit.nc")
     for one in (found, sb.load(tmp_path / "fit.nc")):
-        np.testing.assert_array_equal(one.class_probabilities(x).argmax(axis=1), np.arange(40) // 20)
+        np.testing.assert_array_equal(
+            one.class_probabilities(x).argmax(axis=1), np.arange(40) // 20
+        )
         assert one.predict(x[:3]).shape == one.log_prob(x[:3]).shape == (3,)
     model = sb.MixtureClassifier(method="nfgl", options={"sweeps": 0}, random_state=0)
     np.testing.assert_array_equal(model.fit(x, known).predict(x), np.arange(40) // 20)

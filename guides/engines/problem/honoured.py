@@ -169,10 +169,11 @@ def live_inputs(function: Callable[[Any], Any], values: Any) -> Any:
 
 
 def is_outcome(site: Mapping[str, Any]) -> bool:
-    """Whether a site observes data: no factor, no parameter held at a number, not masked altogether."""
+    """Whether a site observes data: no factor, no parameter that is known, not masked altogether."""
     if site["type"] != "sample" or not site["is_observed"] or is_factor(site):
         return False
-    return mask_of(site["fn"]) is not False and not _is_number(site["value"])
+    known = _is_number(site["value"]) or (site.get("infer") or {}).get("block") is not None
+    return mask_of(site["fn"]) is not False and not known
 
 
 def is_factor(site: Mapping[str, Any]) -> bool:

@@ -100,7 +100,11 @@ def test_independent_draws_are_counted(engine):
         (climbed(SETTLED, [-250.0, -249.999]), "caution", "No other start"),
         (climbed(SETTLED, config=EM(num_restarts=1)), "caution", "one start"),
         (climbed(SETTLED, noted=1), "caution", "leave init out"),
-        (climbed(SETTLED, noted=1, began_at="moe"), "caution", "a fit of moe ended, to which one start"),
+        (
+            climbed(SETTLED, noted=1, began_at="moe"),
+            "caution",
+            "a fit of moe ended, to which one start",
+        ),
     ],
 )
 def test_what_is_not(fit, level, says):

@@ -137,7 +137,9 @@ def test_fit_compare_report(tmp_path, monkeypatch):
     assert (tmp_path / "table.csv").read_text().count("\n") == 3
     for command in (("compare", "a.nc", "--csv", "a.nc"), ("report", "a.nc", "-o", "./a.nc")):
         result = CliRunner().invoke(app, list(command))
-        assert "is the file of a.nc as well" in " ".join(result.output.split()) + str(result.exception)
+        assert "is the file of a.nc as well" in " ".join(result.output.split()) + str(
+            result.exception
+        )
     run("report", "a.nc", "b.nc", "-o", "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "data:image/svg+xml;base64" in page
