@@ -303,7 +303,7 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
     repeated = table[group][table[group].duplicated()]
     if len(repeated):
         raise ValueError(
-            f"{group} {repeated.iloc[0]!r} has several rows; give one per subject, such as "
+            f"{group} {repeated.tolist()[0]!r} has several rows; give one per subject, such as "
             f"table.drop_duplicates({group!r})"
         )
     rows = pd.Index(table[group]).get_indexer(pd.Index(np.asarray(names)))

@@ -276,6 +276,16 @@ def _check_terms(name: str, site: Mapping[str, Any]) -> None:
     rank = len(shape) - fn.event_dim
     own, event = shape[: max(rank, 0)], shape[max(rank, 0) :]
     collapsed = as_collapsed(fn, site["value"])
+    inside = fn
+    while isinstance(inside, dist.ExpandedDistribution | dist.MaskedDistribution):
+        inside = inside.base_dist
+    one_event = inside.event_dim == len(shape) and as_collapsed(inside, site["value"]) is not None
+    if one_event and jnp.ndim(mask_of(fn)):
+        raise ValueError(
+            f"handlers.mask leaves out some rows of site {name!r}, whose distribution is one event of all rows, "
+            "so that no mask takes some out; leave these rows out of the data, and links.subset(rows) of the "
+            "links, or build the density of the components so that it is 1 there"
+        )
     terms = _broadcast(own, fn.batch_shape)
     inner = event if collapsed is not None else _broadcast(event, fn.event_shape)
     if not own and is_factor(site):  # NumPyro counts a factor once for each row of its plate

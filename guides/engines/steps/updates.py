@@ -147,7 +147,9 @@ def _plan(problem: Problem) -> Plan:
         part = Part(sites, tuple(dict.fromkeys(sources)), chained)
         if number >= len(found):
             partly_known += [part] * bool(sources)
-            lacking.append(f"{listed(own)} have no update where other sites of their block are known")
+            lacking.append(
+                f"{listed(own)} have no update where other sites of their block are known"
+            )
             continue
         starting += [part] * bool(sources)
         if others:

@@ -19,6 +19,9 @@ __all__ = ["NeighborGraph"]
 _DENSE = 2000
 """Most points whose Laplacian is decomposed as a dense matrix."""
 
+_NEIGHBORS = 20
+"""Neighbours by default, where there are as many points."""
+
 
 @dataclass(frozen=True, eq=False)
 class NeighborGraph:
@@ -31,8 +34,11 @@ class NeighborGraph:
     distances: NDArray[np.float64] | scipy.sparse.csr_array
 
     @classmethod
-    def build(cls, x: ArrayLike, num_neighbors: int | None, whiten: bool) -> NeighborGraph:
-        """Graph of all pairs of points `x`, or of the `num_neighbors` nearest of each (itself too)."""
+    def build(cls, x: ArrayLike, num_neighbors: int | str | None, whiten: bool) -> NeighborGraph:
+        """Graph of all pairs of points `x`, or of the `num_neighbors` nearest of each (itself too).
+
+        By "default" these are 20, or all points of fewer.
+        """
         x = point_table("x", x)
         if len(x) < 3:
             raise ValueError(
@@ -43,6 +49,8 @@ class NeighborGraph:
         if num_neighbors is None:
             everything = np.full(len(x), np.inf)
             return cls(points, whitening, None, everything, cdist(points, points) ** 2)
+        if num_neighbors == "default":
+            num_neighbors = min(_NEIGHBORS, len(x))
         if not 2 <= check_integer("num_neighbors", num_neighbors) <= len(x):
             raise ValueError(
                 f"num_neighbors = {num_neighbors}; expected 2 to {len(x)}, the point itself counted, "

@@ -317,7 +317,7 @@ ODD = {
         "rows holds -2; expected numbers from 0",
     ),
     "row from the end": (lambda f, x: f.contract([-1]), "rows holds -1; expected numbers from 0"),
-    "no such row": (lambda f, x: f.remove([150]), "row numbers below 150"),
+    "no such row": (lambda f, x: f.remove([150]), "row numbers from 0 on and below 150"),
     "of": (lambda f, x: f.short_circuits(of="points"), "expected 'edges' or 'rows'"),
     "number": (lambda f, x: f.short_circuits(0), "number = 0"),
 }
