@@ -247,8 +247,8 @@ def choose_strength(
     fitted, held_out = _split(len(links), num_clusters, seed)
     if len(links) == len(held_out):
         warn_user(
-            f"links has {len(links)} links, fewer than three for each of {num_clusters} clusters, so that none "
-            "is held out: the price is the lowest at which these links are kept, and says nothing of others"
+            f"links has {len(links)} links, fewer than three for each of {num_clusters} clusters, so that "
+            "none is held out: the price is the lowest at which these links are kept, and says nothing of others"
         )
     held_in = np.isin(np.arange(len(links)), fitted)
     tried: list[tuple[int, int, float]] = []

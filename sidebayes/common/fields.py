@@ -280,7 +280,8 @@ def chosen_rows(name: str, rows: Any, size: int) -> NDArray[np.int64]:
         if places.ndim == 1 and not backward:
             return places
     raise ValueError(
-        f"{name} = {rows!r:.60}; expected row numbers from 0 on and below {size}, or a mask over all {size} rows"
+        f"{name} = {rows!r:.60}; expected row numbers from 0 on and below {size}, or a mask over all "
+        f"{size} rows"
     )
 
 

@@ -282,8 +282,8 @@ def _check_terms(name: str, site: Mapping[str, Any]) -> None:
     one_event = inside.event_dim == len(shape) and as_collapsed(inside, site["value"]) is not None
     if one_event and jnp.ndim(mask_of(fn)):
         raise ValueError(
-            f"handlers.mask leaves out some rows of site {name!r}, whose distribution is one event of all rows, "
-            "so that no mask takes some out; leave these rows out of the data, and links.subset(rows) of the "
+            f"handlers.mask leaves out some rows of site {name!r}, whose distribution is one event of all "
+            "rows, so that no mask takes some out; leave these rows out of the data, and links.subset(rows) of the "
             "links, or build the density of the components so that it is 1 there"
         )
     terms = _broadcast(own, fn.batch_shape)

@@ -65,8 +65,8 @@ def _refuse_two_scales(given: list[Any], name: str) -> None:
     if any(zero) and any(below):
         raise ValueError(
             f"{name}[{zero.index(True)}] = {given[zero.index(True)]!r} beside {name}[{below.index(True)}] = "
-            f"{given[below.index(True)]!r}: a cannot-link is 0 beside 1, or -1 beside 1. Drop the links with 0 "
-            "if it means that nothing is known, or write all cannot-links in one way"
+            f"{given[below.index(True)]!r}: a cannot-link is 0 beside 1, or -1 beside 1. Drop the links with "
+            "0 if it means that nothing is known, or write all cannot-links in one way"
         )
 
 

@@ -181,7 +181,7 @@ def test_columns_that_are_refused(columns, message):
 def test_parts_and_weights_that_are_refused():
     for links in ([6], [-7], "x", [[0]], [0.5], [True]):
         with pytest.raises(
-            ValueError, match="expected row numbers from 0 on and below 6, or a mask over all 6"
+            ValueError, match="row numbers from 0 on and below 6, or a mask over all 6"
         ):
             STATED.take(links)
     assert len(STATED.take([])) == 0
