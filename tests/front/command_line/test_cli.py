@@ -192,6 +192,8 @@ def test_every_card_is_fitted(name, tables):
     out = () if name in WITHOUT_LABELS else ("--labels", "labels.csv")
     text = run("fit", name, *HOW.get(name, LINKED), *settings, "-o", "fit.nc", *out)
     assert "saved fit.nc" in text
+    told = "standard_error" in text or "fixed effects: the log joint is no peak" in text
+    assert told == ("--formula" in HOW.get(name, LINKED))
     assert sidebayes.load("fit.nc").method == name
     if out:
         assert len(pd.read_csv("labels.csv")) == (
@@ -200,6 +202,12 @@ def test_every_card_is_fitted(name, tables):
             not in ("trajectories", "mixed_effects_mixture", "hierarchical_shape", "latent_shape")
             else 10
         )
+
+
+def test_fixed_effects_are_shown(tables):
+    text = run("fit", "mixed_effects", "long.csv", *MIXED)
+    shown = text[text.index("standard_error") :].splitlines()[1:3]
+    assert [line.split()[0] for line in shown] == ["Intercept", "t"]
 
 
 def test_labels_are_written(tables):
