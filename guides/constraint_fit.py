@@ -248,7 +248,8 @@ def choose_strength(
     if len(links) == len(held_out):
         warn_user(
             f"links has {len(links)} links, fewer than three for each of {num_clusters} clusters, so that "
-            "none is held out: the price is the lowest at which these links are kept, and says nothing about others"
+            "none is held out: the price is the lowest at which these links are kept, and says nothing "
+            "about others"
         )
     held_in = np.isin(np.arange(len(links)), fitted)
     tried: list[tuple[int, int, float]] = []

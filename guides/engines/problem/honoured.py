@@ -283,8 +283,8 @@ def _check_terms(name: str, site: Mapping[str, Any]) -> None:
     if one_event and jnp.ndim(mask_of(fn)):
         raise ValueError(
             f"handlers.mask leaves out some rows of site {name!r}, whose distribution is one event of all "
-            "rows, so that no mask takes some out; leave these rows out of the data, and links.subset(rows) of the "
-            "links, or build the density of the components so that it is 1 there"
+            "rows, so that no mask takes some out; leave these rows out of the data, with links.subset(rows) "
+            "of the links, or build the density of the components so that it is 1 there"
         )
     terms = _broadcast(own, fn.batch_shape)
     inner = event if collapsed is not None else _broadcast(event, fn.event_shape)
