@@ -333,6 +333,6 @@ def test_all_options_of_a_model_are_listed():
         """Refused before it is traced."""
 
     with pytest.raises(
-        TypeError, match=r"did you mean 'num_clusters'.; its options: \['num_clusters'\]"
+        TypeError, match=r"'num_clusters'\?\); its options: \['num_clusters'\]"
     ):
         fit(model, np.eye(3), num_cluster=2)
