@@ -190,7 +190,7 @@ def _coded(column: pd.Series, levels: tuple) -> NDArray[np.float64]:
     unknown = (codes < 0) & ~missing
     if unknown.any():
         raise ValueError(
-            f"column {column.name!r} has the level {column[unknown].iloc[0]!r:.40}, which is none of "
+            f"column {column.name!r} has the level {column[unknown].tolist()[0]!r:.40}, which is none of "
             f"{list(levels)[:10]}"
         )
     return np.where(missing, np.nan, codes)

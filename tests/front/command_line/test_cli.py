@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import sidebayes
 from sidebayes.cli import app
 from sidebayes.commands import doctor
-from sidebayes.commands.columns import NamedTable, number_classes
+from sidebayes.commands.columns import NamedTable, by_group, number_classes
 from sidebayes.commands.fitting import Outcome, write_labels
 from sidebayes.commands.words import in_flags
 from sidebayes.runs.arguments import read_arguments
@@ -376,3 +376,8 @@ def test_a_set_of_the_package_has_the_classes_that_are_named():
     assert list(sex.features([])) == expected.feature_names
     species = NamedTable.read("crabs", None, ()).classes
     np.testing.assert_array_equal(species, sidebayes.load_dataset("crabs").labels)
+
+
+def test_groups_are_named_as_the_table_has_them():
+    with pytest.raises(ValueError, match="several values within who 3, and is needed once"):
+        by_group(pd.Series([1.0, 2.0], name="age"), pd.Series([3, 3], name="who"), [3])
