@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "TRUSTED_MATCH",
     "entry_names",
+    "has_labelled_table",
     "has_labels",
     "is_label_dim",
     "is_ordered",
@@ -65,13 +66,28 @@ def labelled_table(tree: xr.DataTree) -> NDArray[np.float64]:
     Raises
     ------
     ValueError
-        If there is none.
+        If there is none; see `has_labelled_table`.
     """
+    found = _labelled_table(tree)
+    if found is None:
+        model = tree.attrs.get("sidebayes_method", "the fit")
+        raise ValueError(
+            f"{model} has no table with a row for every point that has a label; draw its sites with ArviZ"
+        )
+    return found
+
+
+def has_labelled_table(tree: xr.DataTree) -> bool:
+    """Whether there is a table of numbers with a row for every point that has a label."""
+    return _labelled_table(tree) is not None
+
+
+def _labelled_table(tree: xr.DataTree) -> NDArray[np.float64] | None:
     points = tree["responsibilities"].sizes["points"] if has_labels(tree) else None
     for name, values in tree["observed_data"].data_vars.items():
         if name != "truth" and values.ndim == 2 and points in (None, len(values)):
             return values.to_numpy()
-    raise ValueError("the fit has no table with a row for every point; draw its sites with ArviZ")
+    return None
 
 
 def name_axes(data: xr.Dataset, names: Mapping[str, ArrayLike]) -> xr.Dataset:

@@ -25,6 +25,7 @@ from sidebayes.common.fields import (
     check_integer,
     point_table,
 )
+from sidebayes.common.warnings import warn_user
 
 from .engines.base import KEEPS_NOTHING, Engine, EngineResult, Keeper, KeptEngine, Problem
 from .engines.optimisers.ascent import ascend
@@ -244,6 +245,12 @@ def choose_strength(
         raise TypeError(f"engine is a {type(engine).__name__}; pass a Continuation")
     options = {"num_clusters": num_clusters} | options
     fitted, held_out = _split(len(links), num_clusters, seed)
+    if len(links) == len(held_out):
+        warn_user(
+            f"links has {len(links)} links, fewer than three for each of {num_clusters} clusters, so that "
+            "none is held out: the price is the lowest at which these links are kept, and says nothing "
+            "about others"
+        )
     held_in = np.isin(np.arange(len(links)), fitted)
     tried: list[tuple[int, int, float]] = []
     found: list[NDArray] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from sidebayes.common.columns import column_names
 from sidebayes.common.fields import check_integer, plain_array, point_table
 
 __all__ = ["ComponentMaps", "fit_source", "mixture_by_bic", "transformed_accuracy"]
@@ -45,7 +47,8 @@ def fit_source(
 
     Parameters
     ----------
-    x : array_like, shape (num_points, num_features)
+    x : array_like or data frame, shape (num_points, num_features)
+        The source keeps the names of a data frame's columns, by which those of a target are matched.
     labels : array_like of int, shape (num_points,)
         Classes from 0 on, each with at least two rows.
     num_components : int or sequence of int, optional
@@ -80,6 +83,7 @@ def fit_source(
     >>> sidebayes.fit_source(iris.x, iris.labels, num_components=1)
     SourceMixture(4 features, [1, 1, 1] components by class)
     """
+    names = column_names(x)
     points = point_table("x", x)
     owner = _class_numbers(labels, len(points))
     if not isinstance(covariance, str) or covariance not in ("full", "diagonal"):
@@ -104,10 +108,10 @@ def fit_source(
     source = _by_class(points, owner, wanted, mixture)
     found = np.bincount(source.component_class).tolist()
     plain = [1 if number is None else number for number in wanted]
-    if plain == found:
-        return source
-    scores = [_held_out(points, owner, numbers, mixture) for numbers in (plain, found)]
-    return source if scores[1] > scores[0] else _by_class(points, owner, plain, mixture)
+    if plain != found:
+        scores = [_held_out(points, owner, numbers, mixture) for numbers in (plain, found)]
+        source = source if scores[1] > scores[0] else _by_class(points, owner, plain, mixture)
+    return replace(source, feature_names=names)
 
 
 def _by_class(

@@ -24,14 +24,14 @@ from .blocks.components.shift_prior import ShiftPrior
 from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.partitions.discriminants import Discriminants
-from .blocks.roles import Chosen, Held
+from .blocks.roles import Chosen, Held, Like
 from .blocks.side_information.partial_labels import PartialLabels
 
 __all__ = ["domain_adaptation"]
 
 
 def domain_adaptation(
-    x: Annotated[ArrayLike | None, "points features"],
+    x: Annotated[ArrayLike | None, "points features", Like("source")],
     known: Annotated[PartialLabels | None, "points classes"] = None,
     worth: Annotated[ArrayLike | None, "components", Chosen(chosen_worth)] = None,
     *,
@@ -55,8 +55,8 @@ def domain_adaptation(
     Parameters
     ----------
     x : array_like, shape (num_points, num_features), or None
-        Rows of the target, the features those of the source. None simulates `num_points` rows, and as site
-        ``known`` their classes.
+        Rows of the target, the features those of the source, matched by name where both have names.
+        None simulates `num_points` rows, and as site ``known`` their classes.
     known : PartialLabels, optional
         Class of each row, -1 where it is not known, or a mask of the classes that it may have.
     source : SourceMixture

@@ -26,7 +26,7 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Checked, Chosen
+from .blocks.roles import Checked, Chosen, Omissible
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups, PartialLabels
@@ -40,7 +40,9 @@ def hierarchical_shape(
     landmarks: Annotated[ArrayLike, "rows"],
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
     known: Annotated[PartialLabels | None, "subjects", Checked(check_known_clusters)] = None,
-    covariates: Annotated[ArrayLike | None, "subjects terms", Checked(check_covariates)] = None,
+    covariates: Annotated[
+        ArrayLike | None, "subjects terms", Checked(check_covariates), Omissible()
+    ] = None,
     chart: Annotated[
         ArrayLike | None, "marks axes directions", Chosen(choose_chart, check_shapes)
     ] = None,

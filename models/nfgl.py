@@ -19,14 +19,14 @@ from .blocks.components.mixture_components import mixture_components
 from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import mixing_weights
-from .blocks.roles import Held
+from .blocks.roles import Held, Omissible
 
 __all__ = ["nfgl"]
 
 
 def nfgl(
     x: Annotated[ArrayLike, "points features"],
-    assigned: Annotated[ArrayLike | None, "points"] = None,
+    assigned: Annotated[ArrayLike | None, "points", Omissible()] = None,
     *,
     anchors: Annotated[Anchors, Held()],
     num_clusters: int,

@@ -288,6 +288,12 @@ def fit_method(
     console = _console()
     console.print(repr(outcome.fit), highlight=False)
     console.print(sidebayes.compare({data: outcome.fit}))
+    if "fixed" in outcome.fit.run.signature:
+        try:
+            found = outcome.fit.coefficients().to_string()
+        except ValueError as error:  # of a fit that is no peak; it is written all the same
+            found = f"fixed effects: {error}"
+        console.print(found, highlight=False)
     if out is not None:
         outcome.fit.save(out)
         console.print(f"saved {out}")
@@ -304,9 +310,11 @@ def compare_runs(
     """Compare saved fits in one table."""
     import sidebayes
 
+    from .commands.fitting import refuse_overwriting
     from .common.files import check_writable, write_table
 
     if csv is not None:
+        refuse_overwriting(dict(zip(map(str, runs), runs, strict=True)), {"--csv": csv})
         check_writable(csv)
     table = sidebayes.compare(_load_all(runs))
     _console().print(table)
@@ -324,8 +332,10 @@ def report_runs(
     """Write one self-contained page about saved fits."""
     from sidebayes.diagnostics.pictures.report import write_report
 
+    from .commands.fitting import refuse_overwriting
     from .common.files import check_writable
 
+    refuse_overwriting(dict(zip(map(str, runs), runs, strict=True)), {"--out": out})
     check_writable(out)
     _console().print(f"wrote {write_report(_load_all(runs), out)}")
 

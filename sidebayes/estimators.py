@@ -25,6 +25,7 @@ from .runs.zoo import find_card
 __all__ = ["LinkedKFold", "LinkedMixtureClusterer", "MixtureClassifier"]
 
 _CLASSIFIERS = ("moe", "nfgl", "pfgl")
+_BUILT = "Links(pairs, weights), Links.from_pairs(pairs, same) or Links.read(path)"
 
 
 class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -116,6 +117,9 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         given = self.links if links is None else links
+        if given is not None and not isinstance(given, Links):
+            raise TypeError(f"links is a {type(given).__name__}; pass Links, such as {_BUILT}")
+        own = {"n_clusters": "num_clusters", "engine": "engine", "random_state": "seed"}
         self.result_ = fit(
             self.method,
             x,
@@ -125,7 +129,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             feature_names=getattr(self, "feature_names_in_", None),
             progress=False,
-            **(self.options or {}),
+            **_options(self.options, own, ("links", "feature_names", "progress")),
         )
         self.labels_ = self.result_.labels()
         return self
@@ -242,6 +246,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
                 "label rows of another class as well, or find groups without classes by "
                 "LinkedMixtureClusterer"
             )
+        own = {"n_components": "num_clusters", "engine": "engine", "random_state": "seed"}
         self.result_ = find_card(self.method).routine(
             x,
             codes,
@@ -250,14 +255,15 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             engine=self.engine,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             progress=False,
-            **(self.options or {}),
+            **_options(self.options, own, ("num_classes", "known", "progress")),
         )
         self.transduction_ = self.classes_[self.result_.classes()["class"].to_numpy()]
         return self
 
     def predict(self, X: ArrayLike) -> NDArray:
         """Most probable class of each row, shape (n_samples,)."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        prob = self.predict_proba(X)
+        return self.classes_[prob.argmax(axis=1)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Class probabilities, shape (n_samples, n_classes)."""
@@ -352,6 +358,35 @@ class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no type
                 f"n_splits = {self.n_splits} folds that no link crosses; use fewer folds, or fewer links"
             )
         yield from super().split(X, y, connected_set)
+
+
+def _options(
+    options: Mapping[str, Any] | None, own: Mapping[str, str], given: tuple[str, ...]
+) -> dict[str, Any]:
+    """Options of a model, among which none is what the estimator says itself.
+
+    Parameters
+    ----------
+    options : mapping or None
+    own : mapping of str to str
+        Argument of `sidebayes.fit` by the parameter of the estimator that says it.
+    given : tuple of str
+        Arguments that the estimator gives by itself.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"options = {options!r:.60}; pass a mapping, {{'covariance': 'tied'}}")
+    found = dict(options or {})
+    for parameter, name in own.items():
+        if name in found:
+            raise TypeError(
+                f"options has {name!r}, which the estimator's own {parameter} says; set that"
+            )
+    for name in given:
+        if name in found:
+            raise TypeError(
+                f"options has {name!r}, which the estimator gives by itself; leave it out"
+            )
+    return found
 
 
 def _cut(links: Links, size: int, rows: ArrayLike | None) -> Links:

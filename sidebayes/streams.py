@@ -150,7 +150,7 @@ def by_block(
 
     if to is None:
         return np.concatenate(list(found()))
-    path = _check_target(to)
+    path = _check_target(to, table)
     with _WRITERS[path.suffix](path, len(table), column) as write:
         for values in found():
             write(values)
@@ -179,13 +179,19 @@ def refuse_target(to: Any) -> None:
         )
 
 
-def _check_target(to: Any) -> Path:
-    """Refuse a path that predictions cannot be written to."""
+def _check_target(to: Any, table: Scan) -> Path:
+    """Refuse a path that predictions cannot be written to, or where the table itself is read."""
     path = Path(to) if str(to).endswith(".zarr") else check_writable(to)
     if path.suffix not in _WRITERS:
         raise ValueError(f"to = {str(to)!r:.60}; give a name that ends in .parquet or .zarr")
     if path.suffix == ".zarr" and path.exists() and not (path / "zarr.json").is_file():
         raise ValueError(f"to = {str(to)!r:.60} is there, and no Zarr store; give another name")
+    goal = path.resolve()
+    if any(goal in (source, *source.parents) for source in map(Path, table.paths)):
+        raise ValueError(
+            f"to = {str(to)!r:.60} holds the table that is read, which predictions would replace; give "
+            "another name"
+        )
     return path
 
 

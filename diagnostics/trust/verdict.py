@@ -202,11 +202,17 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
         return None
     if len(history) > 1:
         return "caution", "No other start came near it; add starts (num_restarts)."
-    given = "starts_at_best" in fit.tree["fit_info"].attrs
+    noted = fit.tree["fit_info"].attrs
+    given, elsewhere = "starts_at_best" in noted, noted.get("began_at")
     if not given and getattr(fit.config, "num_restarts", 1) > 1:
         return None  # all its starts were equal: the model's blocks know one place to start from
     alone = fit.config.one_start
     if fit.config.climbs or fit.config.hard_labels or (alone and _has_unknown_labels(fit)):
+        if elsewhere and not alone:
+            return "caution", (
+                f"It began where a fit of {elsewhere} ended, to which one start led; begin at a fit to which "
+                "several do (num_restarts)."
+            )
         remedy = "try other seeds" if alone else "leave init out, or add starts (num_restarts)"
         return "caution", (
             f"It had one start, so that nothing shows whether others lead higher; {remedy}."

@@ -18,7 +18,9 @@ __all__ = [
     "Checked",
     "Chosen",
     "Held",
+    "Like",
     "Missing",
+    "Omissible",
     "Role",
     "Signature",
     "Truncation",
@@ -83,8 +85,26 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Like:
+    """In the annotation of a table: it has the columns that an option was learned from.
+
+    Attributes
+    ----------
+    option : str
+        Its value says the names of these columns as ``feature_names``, None if they had none.
+    """
+
+    option: str
+
+
+@dataclass(frozen=True)
 class Missing:
     """In the annotation of a table: values may be missing, NaN, and the model integrates them out."""
+
+
+@dataclass(frozen=True)
+class Omissible:
+    """In the annotation of an optional table: new rows may lack it although those of the fit have it."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +133,10 @@ class Role:
     checked : Checked or None
     missing : bool
         Whether values of a table may be missing; see `Missing`.
+    omissible : bool
+        Whether new rows may lack a table that those of the fit have; see `Omissible`.
+    like : str
+        Option whose columns a table has, empty for none; see `Like`.
     """
 
     name: str
@@ -124,6 +148,8 @@ class Role:
     chosen: Chosen | None = None
     checked: Checked | None = None
     missing: bool = False
+    omissible: bool = False
+    like: str = ""
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
         """Check data beside others and options at hand; see `Checked` and `Chosen`."""
@@ -295,8 +321,8 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         first, _, otherwise = dims.partition("|")
         chosen = next((note for note in notes if isinstance(note, Chosen)), None)
         checked = next((note for note in notes if isinstance(note, Checked)), None)
+        like = next((note.option for note in notes if isinstance(note, Like)), "")
         own = tuple(first.split())
-        missing = any(isinstance(note, Missing) for note in notes)
         return Role(
             name,
             _kind(kind),
@@ -305,7 +331,9 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
             otherwise=otherwise,
             chosen=chosen,
             checked=checked,
-            missing=missing,
+            missing=_is_noted(hint, Missing),
+            omissible=_is_noted(hint, Omissible),
+            like=like,
         )
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping

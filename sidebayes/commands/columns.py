@@ -106,7 +106,7 @@ def by_group(column: pd.Series, groups: pd.Series, names: Any) -> pd.Series:
     if twice.any():
         raise ValueError(
             f"column {column.name!r} has several values within {groups.name} "
-            f"{pairs['group'][twice].iloc[0]!r}, and is needed once for each; name another column, or "
+            f"{pairs['group'][twice].tolist()[0]!r}, and is needed once for each; name another column, or "
             f"leave it out by --drop {column.name}"
         )
     found = pairs.set_index("group")["value"].reindex(list(names))

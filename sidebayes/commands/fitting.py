@@ -287,7 +287,7 @@ def _moved_from(
     if asked.standardize:
         given.data[name], rows = _standardized(x, rows), _standardized(rows, rows)
     known = classes >= 0
-    return sidebayes.fit_source(rows.to_numpy()[known], classes[known], seed=asked.seed)
+    return sidebayes.fit_source(rows[known], classes[known], seed=asked.seed)
 
 
 def _standardized(columns: Any, by: Any = None) -> Any:

@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 __all__ = [
@@ -162,10 +163,12 @@ def real_array(name: str, values: Any) -> NDArray[np.float64]:
         If entries are masked.
     """
     found = plain_array(name, values)
-    if found.dtype.kind in "fiubO":
+    text = found.dtype == object and any(isinstance(one, str | bytes) for one in found.flat)
+    if found.dtype.kind in "fiubO" and not text:
         with suppress(TypeError, ValueError, OverflowError):
             return found.astype(float)
-    raise TypeError(f"{name} = {values!r:.60}; expected real numbers")
+    shown = found.tolist() if isinstance(values, _PANDAS) else values
+    raise TypeError(f"{name} = {shown!r:.60}; expected real numbers")
 
 
 def point_table(name: str, values: Any) -> NDArray[np.float64]:
@@ -213,8 +216,11 @@ def refuse_gaps(
         )
 
 
+_PANDAS = (pd.DataFrame, pd.Series, pd.Index, pd.api.extensions.ExtensionArray)
+
+
 def plain_array(name: str, values: Any) -> NDArray:
-    """Values as an array, of which nothing is masked.
+    """Values as an array, of which nothing is masked; numbers of pandas that are nullable as NumPy's.
 
     Raises
     ------
@@ -227,9 +233,12 @@ def plain_array(name: str, values: Any) -> NDArray:
         where = tuple(map(int, np.argwhere(np.ma.getmaskarray(values))[0]))
         raise ValueError(f"{name} is masked at {where}; drop what is masked, or fill it")
     try:
-        return np.asarray(values)
+        found = np.asarray(values)
     except ValueError:
         raise TypeError(f"{name} = {values!r:.60}; expected rows of one length") from None
+    if found.dtype == object and isinstance(values, _PANDAS):
+        return pd.Series(found.ravel()).infer_objects().to_numpy().reshape(found.shape)
+    return found
 
 
 def name_array(name: str, values: Any) -> NDArray:
@@ -247,30 +256,32 @@ def name_array(name: str, values: Any) -> NDArray:
 
 
 def chosen_rows(name: str, rows: Any, size: int) -> NDArray[np.int64]:
-    """Numbers of the rows that are chosen among `size`, as NumPy indexes an array of one axis.
+    """Numbers of the rows that are chosen among `size`.
 
     Parameters
     ----------
     name : str
         Of the argument, for messages.
     rows : array_like of int or bool, or slice
-        Row numbers, of which negative ones count from the end, or a mask over all rows.
+        Row numbers from 0 on, or a mask over all rows.
     size : int
 
     Raises
     ------
     ValueError
-        For everything else, a mask of another length, and numbers out of range.
+        For everything else, a mask of another length, and numbers out of range, negative ones among them.
     """
     found = rows if isinstance(rows, slice) else plain_array(name, rows)
     if isinstance(found, np.ndarray) and not found.size:
         found = found.astype(int)
+    backward = isinstance(found, np.ndarray) and found.dtype.kind in "if" and (found < 0).any()
     with suppress(IndexError, TypeError):
         places = np.arange(size)[found]
-        if places.ndim == 1:
+        if places.ndim == 1 and not backward:
             return places
     raise ValueError(
-        f"{name} = {rows!r:.60}; expected row numbers below {size}, or a mask over all {size} rows"
+        f"{name} = {rows!r:.60}; expected row numbers from 0 on and below {size}, or a mask over all "
+        f"{size} rows"
     )
 
 

@@ -14,9 +14,9 @@ from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
+from ..common.columns import column_names
 from ..common.warnings import warn_user
 from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse, refuse_words
-from .tables import column_names
 
 __all__ = ["Design", "design"]
 
@@ -303,7 +303,7 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
     repeated = table[group][table[group].duplicated()]
     if len(repeated):
         raise ValueError(
-            f"{group} {repeated.iloc[0]!r} has several rows; give one per subject, such as "
+            f"{group} {repeated.tolist()[0]!r} has several rows; give one per subject, such as "
             f"table.drop_duplicates({group!r})"
         )
     rows = pd.Index(table[group]).get_indexer(pd.Index(np.asarray(names)))

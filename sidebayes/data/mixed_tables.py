@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..common.columns import column_names
 from ..common.warnings import warn_user
-from .tables import column_names
 
 __all__ = ["MixedTable", "mixed_table"]
 
@@ -190,7 +190,7 @@ def _coded(column: pd.Series, levels: tuple) -> NDArray[np.float64]:
     unknown = (codes < 0) & ~missing
     if unknown.any():
         raise ValueError(
-            f"column {column.name!r} has the level {column[unknown].iloc[0]!r:.40}, which is none of "
+            f"column {column.name!r} has the level {column[unknown].tolist()[0]!r:.40}, which is none of "
             f"{list(levels)[:10]}"
         )
     return np.where(missing, np.nan, codes)

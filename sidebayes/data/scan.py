@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +54,8 @@ class Scan:
         "float32" if no column is wider, else "float64".
     has_names : bool
         Whether the files name their columns.
+    stamps : tuple
+        Size of each file and when it was last written, as it was scanned.
     """
 
     paths: tuple[str, ...]
@@ -61,6 +63,7 @@ class Scan:
     parts: tuple[_Part, ...]
     dtype: np.dtype
     has_names: bool
+    stamps: tuple[tuple[int, int], ...] = field(compare=False)
 
     @property
     def sizes(self) -> list[int]:
@@ -86,8 +89,17 @@ class Scan:
         Returns
         -------
         ndarray, shape (rows, columns)
+
+        Raises
+        ------
+        ValueError
+            If the file is gone, or was written since it was scanned.
         """
         part = self.parts[number]
+        if _stamp(part.path) != self.stamps[self.paths.index(part.path)]:
+            raise ValueError(
+                f"{part.path} changed since it was scanned, or is gone; open it again by sidebayes.scan"
+            )
         return _FORMATS[_suffix(part.path)].read(part, self.names, self.dtype)
 
     def to_numpy(self) -> NDArray[np.floating]:
@@ -159,7 +171,17 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
         raise ValueError(f"{given[0]} has no rows; there is nothing to fit")
     has_names = all(_suffix(one) != ".npy" for one in given)
     paths = tuple(str(one.resolve()) for one in given)
-    return Scan(paths, names, tuple(parts), dtype, has_names)
+    stamps = tuple(map(_stamp, paths))
+    return Scan(paths, names, tuple(parts), dtype, has_names, stamps)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """Size of a file and when it was last written; zeros if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 def _looked_at(path: Path) -> _Found:

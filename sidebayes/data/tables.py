@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..common.class_names import class_codes
+from ..common.columns import column_names, column_order, refuse_odd_names
 from ..common.magnitudes import listed, refuse_huge
 
 __all__ = [
@@ -17,7 +18,6 @@ __all__ = [
     "check_data",
     "check_names",
     "check_truth",
-    "column_names",
     "in_order_of",
     "shape_of",
 ]
@@ -171,50 +171,14 @@ def _column(column: Any) -> NDArray | None:
     return array if array.dtype.kind in "fiub" else None
 
 
-def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
-    """Names of the columns of a data frame, None of an array.
-
-    Raises
-    ------
-    ValueError
-        If a name occurs more than once, also where a number and text look the same, or no file could
-        hold one.
-    """
-    given = getattr(table, "column_names", getattr(table, "columns", None))  # Arrow's, others'
-    if given is None or callable(given) or isinstance(table, np.ndarray):
-        return None
-    names = tuple(map(str, given))
-    _refuse_odd_names(names, f"the columns of {name}")
-    return names
-
-
-def in_order_of(table: Any, name: str, columns: Sequence[str] | None) -> Any:
-    """A new table with its columns in the order of the fit's, where both have names.
-
-    Parameters
-    ----------
-    table : array_like or data frame
-    name : str
-    columns : sequence of str or None
-        Names of the fit's columns, if it had any.
-
-    Raises
-    ------
-    ValueError
-        If a column is missing, or one is a stranger.
-    """
-    given = column_names(table, name)
-    if given is None or columns is None or given == tuple(columns):
+def in_order_of(
+    table: Any, name: str, columns: Sequence[str] | None, owner: str = "the fit"
+) -> Any:
+    """A table with its columns in the order of given ones, where both have names; see `column_order`."""
+    order = column_order(table, name, columns, owner)
+    if order is None or order == list(range(len(order))):
         return table
-    missing = [column for column in columns if column not in given]
-    strange = [column for column in given if column not in columns]
-    if missing or strange:
-        parts = [f"lacks {missing}"] * bool(missing) + [f"has {strange}"] * bool(strange)
-        raise ValueError(
-            f"{name} {' and '.join(parts)} among its columns, the fit has {list(columns)}; give those, "
-            "or an array with its columns in that order"
-        )
-    return _numbers(table, name)[:, [given.index(column) for column in columns]]
+    return _numbers(table, name)[:, order]
 
 
 def check_names(names: Any, num_features: int) -> tuple[str, ...]:
@@ -234,18 +198,8 @@ def check_names(names: Any, num_features: int) -> tuple[str, ...]:
         raise ValueError(
             f"feature_names has {len(found)} names for {num_features} features; give one each"
         )
-    _refuse_odd_names(found, "feature_names")
+    refuse_odd_names(found, "feature_names")
     return found
-
-
-def _refuse_odd_names(names: Sequence[str], what: str) -> None:
-    """Refuse names that repeat, and those that cannot be shown or stored."""
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{what} repeat {twice[:5]}; give every one a name of its own")
-    odd = next((name for name in names if not name.isprintable()), None)
-    if odd is not None:
-        raise ValueError(f"{what} hold {odd!r}, with a character that cannot be shown; rename it")
 
 
 def check_truth(truth: Any, num_points: int) -> NDArray[np.int64] | None:

@@ -14,7 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import has_features
-from sidebayes.diagnostics.sites import entry_names
+from sidebayes.diagnostics.sites import entry_names, has_labelled_table
 
 from ..common.fields import check_integer
 from ..common.files import check_writable, sealed, write_whole
@@ -261,7 +261,9 @@ class Fit(FitBase):
             return "shapes"
         if has_sphere(self):
             return "sphere"
-        return "clusters" if of_curves.input_of_curves(self) is None else "curves"
+        if of_curves.input_of_curves(self) is not None:
+            return "curves"
+        return "clusters" if has_labelled_table(self.tree) else None
 
     def plot(self) -> Figure:
         """Draw the data with the model's description of them; returns the matplotlib figure.
@@ -274,7 +276,8 @@ class Fit(FitBase):
         Raises
         ------
         ValueError
-            If the model has neither labels nor random effects that are integrated out.
+            If the model has neither labels of the rows of a table, nor random effects that are integrated
+            out.
         """
         from sidebayes.diagnostics.pictures.plots import plot_clusters, plot_features
         from sidebayes.diagnostics.pictures.shapes import plot_shapes

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable
-from sidebayes.models.blocks.roles import signature_of
+from sidebayes.models.blocks.roles import Signature, signature_of
 
+from ..common.columns import column_names
 from ..common.fields import check_seed
 from ..common.magnitudes import check_precision, warn_of_far_rows
-from ..data.tables import check_names, check_truth, column_names
+from ..data.tables import check_names, check_truth, in_order_of
 from . import checks
 from .run import Run
 from .zoo import CARDS, Card, find_card, make_engine
@@ -81,6 +82,8 @@ def read_arguments(
     """
     signature = signature_of(model)
     given, options = checks.sort_arguments(signature, data, arguments, name, optional)
+    learned = _learned_columns(signature, given, options)
+    given |= {n: in_order_of(given[n], n, own, option) for n, (option, own) in learned.items()}
     checked = checks.check_given(signature, given, name)
     sizes = checks.check_dims(signature, checked)
     checks.check_options(signature, options, name)
@@ -107,7 +110,22 @@ def read_arguments(
         for role in signature.of_kind("table")
         if (names := column_names(given.get(role.name), role.name)) is not None
     }
+    columns |= {
+        one: own for one, (_, own) in learned.items() if checked[one].shape[1:] == (len(own),)
+    }
     return Arguments(given, checked, checks.check_dims(signature, checked), options, columns)
+
+
+def _learned_columns(
+    signature: Signature, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Names of columns that an option was learned from, by the table that it describes; and the option."""
+    found = {}
+    for role in signature.of_kind("table"):
+        own = getattr(options.get(role.like), "feature_names", None)
+        if own is not None and role.name in given:
+            found[role.name] = (role.like, own)
+    return found
 
 
 def clusters_asked(model: Callable[..., None], options: Mapping[str, Any], num_points: int) -> int:

@@ -358,14 +358,13 @@ def check_options(signature: Signature, options: Mapping[str, Any], method: str)
     known = [name for name in signature.options if name != "num_points"]
     for name in options:
         if name not in known:
-            shown = sorted(set(known) - {"num_clusters"})
             if name == "num_clusters":
                 raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
             if name == "links":
                 raise _takes_no_links(method, signature)
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise TypeError(f"{method} has no option {name!r}{hint}; its options: {shown}")
+            raise TypeError(f"{method} has no option {name!r}{hint}; its options: {sorted(known)}")
 
 
 def require_options(

@@ -270,6 +270,7 @@ def _describe(
     info = draws.tree["fit_info"].attrs
     if init is not None:
         info["starts_at_best"] = 1 if isinstance(init, Mapping) else num_starts_at_best(init)
+        info["began_at"] = "" if isinstance(init, Mapping) else init.method
     info["seconds"] = json.dumps(_with_total(found.result.seconds, began))
     return draws
 

@@ -150,7 +150,8 @@ def _same_shape(value: Any, data: Any) -> bool:
 def check_blocks(problem: Problem) -> None:
     """Have blocks look at the data that they describe."""
     trace = abstract_trace(problem)
-    for part in plan_updates(problem).starting:
+    plan = plan_updates(problem)
+    for part in (*plan.starting, *plan.partly_known):
         block = block_of(trace, part)
         if not isinstance(block, Checking):
             continue

@@ -58,7 +58,8 @@ def constant_data(run: Run, layout: Layout) -> dict[str, Any]:
     }
     named = dict(run.links) or {"links": Links.empty()}
     for (name, dim), links in zip(_link_names(named).values(), named.values(), strict=True):
-        constant[name] = (dim, "end"), links.pairs.astype(np.int32)
+        size = {} if links.num_points is None else {"num_points": links.num_points}
+        constant[name] = (dim, "end"), links.pairs.astype(np.int32), size
         constant[f"{dim}_weights"] = dim, links.weights
         if links.group is not None:
             constant[f"{dim}_group"] = dim, links.group.codes
@@ -216,6 +217,7 @@ def _links(constant: xr.Dataset, name: str, dim: str) -> Links:
     return Links(
         constant[name].to_numpy().astype(int),
         constant[f"{dim}_weights"].to_numpy(),
+        constant[name].attrs.get("num_points"),
         group=group,
         columns={
             str(column)[len(own) :]: values.to_numpy()

@@ -27,6 +27,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 from sidebayes.models.domain_adaptation import domain_adaptation
 
 from ..api import fit
+from ..common.columns import column_names
 from ..common.fields import (
     Range,
     check_integer,
@@ -35,6 +36,7 @@ from ..common.fields import (
     plain_array,
     point_table,
 )
+from ..data.tables import in_order_of
 from ..results.fit import Fit
 from ..tasks import Task, run_tasks
 
@@ -138,7 +140,11 @@ def select_adaptation(
     Raghuram (2014), section 4.3.1. The thesis sets both thresholds by hand from histograms, and compares
     objectives that contain the price; quartiles and the density alone are our own.
     """
-    points, rows = point_table("x", x), point_table("source_x", source_x)
+    names = source.feature_names if source is not None else column_names(source_x, "source_x")
+    points, rows = (
+        point_table(name, in_order_of(table, name, names, "the source"))
+        for name, table in (("x", x), ("source_x", source_x))
+    )
     classes = _integers("known", known, len(points))
     labels = _integers("source_labels", source_labels, len(rows))
     told = classes >= 0
@@ -152,7 +158,8 @@ def select_adaptation(
     if not isinstance(given, EM):
         raise TypeError(f"engine is a {type(given).__name__}; pass an EM")
     one = replace(given, num_restarts=1)
-    source = fit_source(rows, labels, seed=seed) if source is None else source
+    if source is None:
+        source = replace(fit_source(rows, labels, seed=seed), feature_names=names)
     if labels.min() < 0 or labels.max() >= source.num_classes:
         raise ValueError(
             f"source_labels has classes from {labels.min()} to {labels.max()}; expected 0 to "

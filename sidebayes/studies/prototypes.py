@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.nfgl import place_anchors
@@ -219,7 +220,7 @@ def fit_nfgl(
         placed = place_anchors(data, rows, begin, shared, settings, **search)
     assigned = np.full(len(data), -1)
     assigned[rows] = placed.clusters
-    return fit(
+    found = fit(
         "nfgl",
         x,
         assigned,
@@ -233,6 +234,9 @@ def fit_nfgl(
         **sizes,
         **options,
     )
+    starts = {"starts_at_best": num_starts_at_best(base), "began_at": base.method}
+    found.tree["fit_info"].attrs.update(starts)
+    return found
 
 
 def _at_params(base: Fit) -> tuple[NDArray, NDArray, NDArray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
@@ -346,6 +347,39 @@ def two_blobs(seed, shift=(0.0, 0.0), turn=None):
     x = np.concatenate([rng.normal(size=(80, 2)) + c for c in ((0, 0), (9, 0), (0, 9))])
     turn = np.eye(2) if turn is None else turn
     return x @ turn.T + shift, np.repeat([0, 1, 1], 80)
+
+
+def test_features_are_those_of_the_source_by_name(tmp_path):
+    rng = np.random.default_rng(3)
+    labels = np.repeat([0, 1], 20)
+    old = pd.DataFrame(rng.normal(size=(40, 2)) + 4 * np.eye(2)[labels], columns=["a", "b"])
+    turned = old[["b", "a"]]
+    source = sb.fit_source(old, labels, num_components=1)
+    assert source.feature_names == ("a", "b")
+    np.testing.assert_array_equal(source.predict_proba(turned), source.predict_proba(old))
+    one = {"source": source, "engine": EM(num_restarts=1, max_steps=3), "progress": False}
+    fits = [sb.fit("domain_adaptation", x, **one) for x in (old, turned, old.to_numpy())]
+    for fit in fits:
+        np.testing.assert_allclose(fit.params["mean"], fits[0].params["mean"])
+        np.testing.assert_array_equal(fit.predict(turned), fits[0].predict(old))
+        assert fit.run.feature_names == ("a", "b")
+    fits[1].save(tmp_path / "fit.nc")
+    np.testing.assert_array_equal(
+        sb.load(tmp_path / "fit.nc").predict(turned), fits[0].predict(old)
+    )
+    strange = old.rename(columns={"a": "c"})
+    calls = (
+        lambda: sb.fit("domain_adaptation", strange, **one),
+        lambda: source.predict(strange),
+        lambda: sb.select_adaptation(strange, labels, source_x=old, source_labels=labels),
+    )
+    for call in calls:
+        with pytest.raises(
+            ValueError, match=r"x lacks \['a'\] and has \['c'\] .* source has \['a', 'b'\]"
+        ):
+            call()
+    with pytest.raises(ValueError, match="feature_names has 1 names for 2 features"):
+        SourceMixture(*source.tree_flatten()[0], source.component_class, ["a"])
 
 
 def test_transformed_accuracy():

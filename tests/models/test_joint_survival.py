@@ -390,8 +390,11 @@ def test_formulas_of_survival_are_checked():
         design.survival("years ~ drug", persons)
     with pytest.raises(ValueError, match="no column 'drugs'|drugs"):
         design.survival("Surv(years, died) ~ drugs", persons)
-    with pytest.raises(ValueError, match="has several rows"):
+    with pytest.raises(ValueError, match=r"who \d+ has several rows"):
         design.survival("Surv(years, died) ~ drug", pd.concat([persons, persons]))
+    words = persons.assign(died=np.where(persons.died == 1, "yes", "no"))
+    with pytest.raises(TypeError, match=r"event = \['(yes|no)', .*; expected real numbers"):
+        design.survival("Surv(years, died) ~ drug", words)
     with pytest.raises(ValueError, match="who 3 has measures, but no row here"):
         design.survival("Surv(years, died) ~ drug", persons[persons.who != 3])
     with pytest.raises(ValueError, match="no event"):

@@ -228,6 +228,23 @@ def test_search_ends_where_no_row_would_move(searched):
             assert float(objective(jnp.asarray(moved))) <= best + 1e-6
 
 
+def test_new_rows_have_no_component(tmp_path):
+    """Component of each labelled row is of the fit: predictions, densities and classifiers do without."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(size=(20, 2)), rng.normal(size=(20, 2)) + 6])
+    known = np.where(np.arange(40) % 5 == 0, np.arange(40) // 20, -1)
+    found = sb.fit_nfgl(x, known, sweeps=0, progress=False, **SIZES)
+    found.save(tmp_path / "fit.nc")
+    for one in (found, sb.load(tmp_path / "fit.nc")):
+        np.testing.assert_array_equal(
+            one.class_probabilities(x).argmax(axis=1), np.arange(40) // 20
+        )
+        assert one.predict(x[:3]).shape == one.log_prob(x[:3]).shape == (3,)
+    model = sb.MixtureClassifier(method="nfgl", options={"sweeps": 0}, random_state=0)
+    np.testing.assert_array_equal(model.fit(x, known).predict(x), np.arange(40) // 20)
+    assert "init" not in found.verdict[1]
+
+
 @pytest.fixture(scope="module")
 def fit():
     rng = np.random.default_rng(0)

@@ -83,14 +83,24 @@ def _weights_of_clusters(trace: Mapping[str, dict]) -> list[str]:
     ]
 
 
-def declared_blocks(trace: Mapping[str, dict]) -> list[tuple[Block, dict[str, str]]]:
-    """Blocks that sample the latent sites of a trace, each with the names of its sites by role."""
+def declared_blocks(
+    trace: Mapping[str, dict], *, partly_known: bool = False
+) -> list[tuple[Block, dict[str, str]]]:
+    """Blocks that sample latent sites of a trace, each with the names of these by role.
+
+    A block is of all its sites together. Where some are known, by ``handlers.condition``, its latent ones
+    are sites like any other; such blocks are found by `partly_known`, and only they.
+    """
     found: dict[int, tuple[Block, dict[str, str]]] = {}
-    for name, site in latent_sites(trace).items():
-        infer = site.get("infer") or {}
-        if infer.get("block") is not None:
-            found.setdefault(id(infer["block"]), (infer["block"], {}))[1][infer["role"]] = name
-    return list(found.values())
+    known = set()
+    for name, site in trace.items():
+        infer = (site.get("infer") or {}) if site["type"] == "sample" else {}
+        block = infer.get("block")
+        if block is not None and is_latent(site):
+            found.setdefault(id(block), (block, {}))[1][infer["role"]] = name
+        elif block is not None:
+            known.add(id(block))
+    return [one for key, one in found.items() if (key in known) == partly_known]
 
 
 def observed_table(problem: Problem, name: str) -> NDArray | None:

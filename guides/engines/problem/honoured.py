@@ -169,10 +169,11 @@ def live_inputs(function: Callable[[Any], Any], values: Any) -> Any:
 
 
 def is_outcome(site: Mapping[str, Any]) -> bool:
-    """Whether a site observes data: no factor, no parameter held at a number, not masked altogether."""
+    """Whether a site observes data: no factor, no parameter that is known, not masked altogether."""
     if site["type"] != "sample" or not site["is_observed"] or is_factor(site):
         return False
-    return mask_of(site["fn"]) is not False and not _is_number(site["value"])
+    known = _is_number(site["value"]) or (site.get("infer") or {}).get("block") is not None
+    return mask_of(site["fn"]) is not False and not known
 
 
 def is_factor(site: Mapping[str, Any]) -> bool:
@@ -275,6 +276,16 @@ def _check_terms(name: str, site: Mapping[str, Any]) -> None:
     rank = len(shape) - fn.event_dim
     own, event = shape[: max(rank, 0)], shape[max(rank, 0) :]
     collapsed = as_collapsed(fn, site["value"])
+    inside = fn
+    while isinstance(inside, dist.ExpandedDistribution | dist.MaskedDistribution):
+        inside = inside.base_dist
+    one_event = inside.event_dim == len(shape) and as_collapsed(inside, site["value"]) is not None
+    if one_event and jnp.ndim(mask_of(fn)):
+        raise ValueError(
+            f"handlers.mask leaves out some rows of site {name!r}, whose distribution is one event of all "
+            "rows, so that no mask takes some out; leave these rows out of the data, with links.subset(rows) "
+            "of the links, or build the density of the components so that it is 1 there"
+        )
     terms = _broadcast(own, fn.batch_shape)
     inner = event if collapsed is not None else _broadcast(event, fn.event_shape)
     if not own and is_factor(site):  # NumPyro counts a factor once for each row of its plate

@@ -228,9 +228,12 @@ def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, A
         As from `expectation`.
     site : str
     labels : Array, shape (num_points,)
+        Where the points of the site are others, groups of rows say, what is given stays.
     """
     slope = dict(posterior[site])
     unary = slope["unary"]
+    if len(unary) != len(labels):
+        return dict(posterior)
     num_clusters = unary.shape[1]
     # a share for every cluster keeps one that has few points from shrinking onto them
     share = 0.9 * jax.nn.one_hot(labels, num_clusters) + 0.1 / num_clusters

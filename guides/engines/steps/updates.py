@@ -101,6 +101,8 @@ class Plan(NamedTuple):
         All blocks that learn from observed sites, in closed form or not: they know where to start.
     tightened : tuple of str
         Those sites of `rest` that describe a restricted posterior and nothing else.
+    partly_known : tuple of Part
+        Blocks that learn from observed sites and of which some sites are known; see `declared_blocks`.
     """
 
     parts: tuple[Part, ...]
@@ -109,6 +111,7 @@ class Plan(NamedTuple):
     one_pass: dict[str, str]
     starting: tuple[Part, ...] = ()
     tightened: tuple[str, ...] = ()
+    partly_known: tuple[Part, ...] = ()
 
 
 def plan_updates(problem: Problem) -> Plan:
@@ -125,9 +128,10 @@ def plan_updates(problem: Problem) -> Plan:
 def _plan(problem: Problem) -> Plan:
     trace = abstract_trace(problem)
     latent, found = latent_sites(trace), declared_blocks(trace)
-    parts, lacking, starting = [], [], []
-    uses, shifted = _uses(problem) if found else ({}, {})
-    for block, sites in found:
+    partial = declared_blocks(trace, partly_known=True)
+    parts, lacking, starting, partly_known = [], [], [], []
+    uses, shifted = _uses(problem) if found or partial else ({}, {})
+    for number, (block, sites) in enumerate((*found, *partial)):
         own = set(sites.values())
         sources: list[str] = []
         others: list[str] = []
@@ -141,6 +145,12 @@ def _plan(problem: Problem) -> Plan:
         chained = any(uses.get((name, None), own) - own for name in own)
         chained |= any(shifted.get(name, frozenset()) - own - {name} for name in sources)
         part = Part(sites, tuple(dict.fromkeys(sources)), chained)
+        if number >= len(found):
+            partly_known += [part] * bool(sources)
+            lacking.append(
+                f"{listed(own)} have no update where other sites of their block are known"
+            )
+            continue
         starting += [part] * bool(sources)
         if others:
             lacking.append(f"{listed(own)} also enter {listed(others)}")
@@ -159,7 +169,8 @@ def _plan(problem: Problem) -> Plan:
         lacking.append(f"{listed(plain)} belong to no block")
     one_pass = {} if rest else _one_pass(problem, parts)
     tightened = _tightened(found)
-    return Plan(tuple(parts), rest, tuple(lacking), one_pass, tuple(starting), tightened)
+    starts, known = tuple(starting), tuple(partly_known)
+    return Plan(tuple(parts), rest, tuple(lacking), one_pass, starts, tightened, known)
 
 
 def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:

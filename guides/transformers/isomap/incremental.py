@@ -380,12 +380,6 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         check_is_fitted(self, "_manifold")
         size = len(self._manifold)
         gone = np.unique(chosen_rows("rows", rows, size))
-        given = () if isinstance(rows, slice) else np.asarray(rows)
-        if len(given) and given.min() < 0:  # what is removed does not come back
-            raise ValueError(
-                f"rows holds {given.min()}; expected numbers from 0 to {size - 1}. Count from the start: "
-                f"the last row is {size - 1}"
-            )
         left, least = size - len(gone), self._embedding.number + 1
         if self.n_landmarks is not None:
             least = max(least, len(self._manifold.geodesics.sources))

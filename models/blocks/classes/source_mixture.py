@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
+from sidebayes.common.columns import column_order, refuse_odd_names
 from sidebayes.common.fields import plain_array, point_table, real_array, rebuilt
 
 from ..components.gaussians.gaussian import Gaussian
@@ -39,6 +40,8 @@ class SourceMixture:
     covariance : array_like, shape (num_components, num_features, num_features)
     component_class : array_like of int, shape (num_components,)
         Class of each component; every class from 0 on has at least one.
+    feature_names : sequence of str, optional
+        Names of the features, by which tables with names of columns are matched.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class SourceMixture:
     mean: NDArray
     covariance: NDArray
     component_class: NDArray
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("weights", "mean", "covariance"):
@@ -85,16 +89,25 @@ class SourceMixture:
                 "SourceMixture: covariance must hold positive definite matrices, and mean finite numbers"
             )
         object.__setattr__(self, "component_class", classes.astype(int))
+        if self.feature_names is not None:
+            names = tuple(map(str, self.feature_names))
+            refuse_odd_names(names, "SourceMixture: feature_names")
+            if len(names) != width:
+                raise ValueError(
+                    f"SourceMixture: feature_names has {len(names)} names for {width} features; give one each"
+                )
+            object.__setattr__(self, "feature_names", names)
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-        """The parameters, and the classes as a constant."""
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The parameters, and the classes and names as constants."""
         classes = tuple(self.component_class.tolist())
-        return (self.weights, self.mean, self.covariance), classes
+        return (self.weights, self.mean, self.covariance), (classes, self.feature_names)
 
     @classmethod
-    def tree_unflatten(cls, aux: tuple[int, ...], children: tuple[Any, ...]) -> Self:
+    def tree_unflatten(cls, aux: tuple[Any, ...], children: tuple[Any, ...]) -> Self:
         """Rebuild without any check."""
-        return rebuilt(cls, (*children, np.asarray(aux)))
+        classes, names = aux
+        return rebuilt(cls, (*children, np.asarray(classes), names))
 
     @property
     def num_components(self) -> int:
@@ -118,7 +131,9 @@ class SourceMixture:
 
     def log_joint(self, x: ArrayLike) -> Array:
         """Log joint densities of points and components, shape (num_points, num_components)."""
+        order = column_order(x, "x", self.feature_names, "the source")
         x = point_table("x", x)
+        x = x if order is None else x[:, order]
         if x.shape[1] != self.num_features:
             raise ValueError(f"x has {x.shape[1]} features; the source has {self.num_features}")
         return _log_joint(x, self.weights, self.mean, self.covariance)

@@ -89,7 +89,7 @@ class GraphKernel:
         parameter: float = 30.0,
         *,
         bandwidth: float | None = None,
-        num_neighbors: int | None = 20,
+        num_neighbors: int | str | None = "default",
         num_eigenpairs: int = 200,
         whiten: bool = False,
         constant: bool = False,
@@ -105,8 +105,8 @@ class GraphKernel:
             Distance over which affinities fall to 1/e. By default the median distance to the tenth
             neighbour.
         num_neighbors : int or None
-            Number of neighbours in the graph, the point itself included. None joins all pairs, as in
-            the thesis, and needs memory quadratic in the number of points.
+            Number of neighbours in the graph, the point itself included; by default 20, or all points of
+            fewer. None joins all pairs, as in the thesis, and needs memory quadratic in the number of points.
         num_eigenpairs : int
             Number of lowest frequencies that are kept.
         whiten : bool
@@ -186,7 +186,7 @@ def candidate_kernels(
     x: ArrayLike,
     *,
     kinds: Sequence[str] = ("diffusion",),
-    num_neighbors: int | None = 20,
+    num_neighbors: int | str | None = "default",
     num_eigenpairs: int = 200,
     whiten: bool = False,
     constant: bool = False,

@@ -19,6 +19,9 @@ __all__ = ["NeighborGraph"]
 _DENSE = 2000
 """Most points whose Laplacian is decomposed as a dense matrix."""
 
+_NEIGHBORS = 20
+"""Neighbours by default, where there are as many points."""
+
 
 @dataclass(frozen=True, eq=False)
 class NeighborGraph:
@@ -31,8 +34,11 @@ class NeighborGraph:
     distances: NDArray[np.float64] | scipy.sparse.csr_array
 
     @classmethod
-    def build(cls, x: ArrayLike, num_neighbors: int | None, whiten: bool) -> NeighborGraph:
-        """Graph of all pairs of points `x`, or of the `num_neighbors` nearest of each (itself too)."""
+    def build(cls, x: ArrayLike, num_neighbors: int | str | None, whiten: bool) -> NeighborGraph:
+        """Graph of all pairs of points `x`, or of the `num_neighbors` nearest of each (itself too).
+
+        By "default" these are 20, or all points of fewer.
+        """
         x = point_table("x", x)
         if len(x) < 3:
             raise ValueError(
@@ -43,15 +49,17 @@ class NeighborGraph:
         if num_neighbors is None:
             everything = np.full(len(x), np.inf)
             return cls(points, whitening, None, everything, cdist(points, points) ** 2)
-        if not 2 <= check_integer("num_neighbors", num_neighbors) <= len(x):
+        asked = min(_NEIGHBORS, len(x)) if num_neighbors == "default" else num_neighbors
+        size = check_integer("num_neighbors", asked)
+        if not 2 <= size <= len(x):
             raise ValueError(
                 f"num_neighbors = {num_neighbors}; expected 2 to {len(x)}, the point itself counted, "
                 "or None for the complete graph"
             )
         centred = points - points.mean(axis=0)  # so that squared distances do not cancel
-        near = NearestNeighbors(n_neighbors=num_neighbors).fit(centred)
+        near = NearestNeighbors(n_neighbors=size).fit(centred)
         number = near.kneighbors(centred, return_distance=False)
-        first = np.concatenate([np.repeat(np.arange(len(x)), num_neighbors), np.arange(len(x))])
+        first = np.concatenate([np.repeat(np.arange(len(x)), size), np.arange(len(x))])
         second = np.concatenate([number.ravel(), np.arange(len(x))])
         both = np.unique(np.concatenate([first * len(x) + second, second * len(x) + first]))
         row, column = np.divmod(both, len(x))
@@ -59,7 +67,7 @@ class NeighborGraph:
         reach = np.linalg.norm(points[:, None] - points[number], axis=2).max(axis=1)
         start = np.searchsorted(row, np.arange(len(x) + 1))
         found = scipy.sparse.csr_array((squared, column, start), shape=(len(x), len(x)))
-        return cls(points, whitening, num_neighbors, reach, found)
+        return cls(points, whitening, size, reach, found)
 
     def typical_distance(self) -> float:
         """Median distance to the tenth neighbour, or to the last of fewer."""

@@ -53,8 +53,21 @@ def as_same(same: ArrayLike, num_links: int, name: str = "same") -> NDArray[np.b
                 place = f"{name}[{row}]" if given.ndim else name
                 what = "is blank" if _blank(value) else f"= {value!r}"
                 raise ValueError(f"{place} {what}; expected {ACCEPTED}, or drop the link")
+        _refuse_two_scales(given.ravel().tolist(), name)
         given = np.array(read, bool).reshape(given.shape)
     return np.broadcast_to(given, (num_links,))
+
+
+def _refuse_two_scales(given: list[Any], name: str) -> None:
+    """Refuse statements among which 0 and -1 both stand, of which one is not a cannot-link."""
+    numbers = [value.strip() if isinstance(value, str) else value for value in given]
+    zero, below = ([value in both for value in numbers] for both in ((0, "0"), (-1, "-1")))
+    if any(zero) and any(below):
+        raise ValueError(
+            f"{name}[{zero.index(True)}] = {given[zero.index(True)]!r} beside {name}[{below.index(True)}] = "
+            f"{given[below.index(True)]!r}: a cannot-link is 0 beside 1, or -1 beside 1. Drop the links with "
+            "0 if it means that nothing is known, or write all cannot-links in one way"
+        )
 
 
 def _meaning(value: object) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.fields import check_integer, plain_array, real_array, refuse_unwritable
@@ -247,6 +248,8 @@ def check_pairs(pairs: ArrayLike, num_points: int | None, name: str = "links") -
         return np.zeros((0, 2), np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(f"{name} must have shape ({name}, 2), got {pairs.shape}")
+    if (missing := pd.isna(pairs).any(axis=1)).any():
+        raise ValueError(f"{name}[{int(np.argmax(missing))}] has a missing row number; drop it")
     if not np.issubdtype(pairs.dtype, np.integer):
         raise TypeError(f"{name} must hold integer row numbers, got dtype {pairs.dtype}")
     most = _MOST_POINTS if num_points is None else num_points

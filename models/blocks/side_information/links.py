@@ -167,14 +167,10 @@ class Links(StatedPairs):
 
         Parameters
         ----------
-        labels : array_like of int, shape (num_points,), or PartialLabels
-            Class of each point, -1 where unknown.
+        labels : array_like, shape (num_points,), or PartialLabels
+            Class of each point, a number or a name; -1 or a missing value where unknown.
         """
-        given = (
-            labels
-            if isinstance(labels, PartialLabels)
-            else PartialLabels(plain_array("labels", labels))
-        )
+        given = labels if isinstance(labels, PartialLabels) else PartialLabels(labels)  # type: ignore[arg-type]
         classes = given.classes
         chunklets = cls.from_groups(classes)
         first = [int(np.argmax(classes == c)) for c in np.unique(classes[classes >= 0])]

@@ -32,9 +32,9 @@ class PartialLabels:
     Parameters
     ----------
     values : array_like or data frame
-        Class indices of shape (num_points,), -1 where unknown; or names of classes, as `class_codes`
-        takes them; or a boolean mask of shape (num_points, num_classes) of the classes that each point
-        may have, as a data frame with the names of the classes.
+        Class indices of shape (num_points,), -1 or a missing value where unknown; or names of classes,
+        as `class_codes` takes them; or a boolean mask of shape (num_points, num_classes) of the classes
+        that each point may have, as a data frame with the names of the classes.
     names : sequence of str, optional
         Names of the classes, in order of their index. By default those in `values`, in sorted order.
 
@@ -61,7 +61,9 @@ class PartialLabels:
         columns = getattr(self.values, "columns", None)
         values = name_array("labels", self.values)
         names = check_class_names(self.names if self.names is not None else columns)
-        if values.ndim == 1 and values.dtype.kind in "OUST":
+        if values.ndim == 1 and values.dtype.kind == "f":
+            values = _whole_numbers(values)
+        if values.ndim == 1 and values.dtype.kind in "bOUST":
             values, names = class_indices(values, names)
         if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
             if (values < -1).any():
@@ -312,6 +314,14 @@ def refuse_other_order(name: str, values: Any, names: Any) -> None:
             f"{wanted[[first]].tolist()[0]!r} is expected; pass {name}.loc[names] with the names in order, "
             f"or {name}.to_numpy() if its index means something else"
         )
+
+
+def _whole_numbers(values: NDArray) -> NDArray:
+    """Floats as integers, -1 in place of NaN; as they are if one is not whole."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):  # infinite ones are not whole
+        whole = (values[known] % 1 == 0).all()
+    return np.where(known, values, -1).astype(np.int64) if whole else values
 
 
 def _name_array(name: str, values: Any) -> NDArray:

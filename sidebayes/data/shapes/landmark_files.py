@@ -321,7 +321,7 @@ def _constant(file: str, others: pd.DataFrame, key: pd.Series) -> pd.DataFrame |
             row = int(differ.argmax())
             raise ValueError(
                 f"{file}, line {row + 2}: {column!r} differs from other rows of individual "
-                f"{key.iloc[row]!r}; covariates are the same in all rows of an individual"
+                f"{key.tolist()[row]!r}; covariates are the same in all rows of an individual"
             )
     return by.first()
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sidebayes.guides.engines.problem.declared import declared_blocks, site_dims
+from sidebayes.guides.engines.problem.declared import site_dims
 from sidebayes.guides.engines.problem.density import abstract_trace
+from sidebayes.guides.engines.problem.honoured import is_outcome
+from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
 from sidebayes.models.blocks.block import CheckingRows
 
@@ -34,15 +36,8 @@ def check_new(
         if role.name in given:
             columns = run.columns.get(role.name)
             given[role.name] = in_order_of(given[role.name], role.name, columns)
-    lacking = [
-        role.name
-        for role in signature.of_kind("table")
-        if role.name in run.data and role.chosen is None and role.name not in given
-    ]
-    if lacking and "table" not in optional:
-        raise TypeError(
-            f"the fit has {', '.join(lacking)}; pass {lacking[0]} of the new data as well"
-        )
+    if "table" not in optional:
+        _refuse_lacking(run, given)
     checked = checks.check_given(signature, given, run.method)
     for role in signature.data:  # as the fit has it
         kept = role.chosen is not None and role.name in run.data
@@ -71,15 +66,35 @@ def check_new(
     return checked
 
 
+def _refuse_lacking(run: Run, given: Mapping[str, Any]) -> None:
+    """Refuse new data without a table of the fit that its model goes by, unless new rows may lack it."""
+    _, fitted = given_data(run.problem)
+    with run.precision:
+        observed = [
+            site["value"] for site in filter(is_outcome, abstract_trace(run.problem).values())
+        ]
+    lacking = [
+        role.name
+        for role in run.signature.of_kind("table")
+        if role.name in run.data and role.name not in given
+        if role.chosen is None and not role.omissible
+        if not any(
+            fitted.get(role.name) is value for value in observed
+        )  # whose density is left out
+    ]
+    if lacking:
+        raise TypeError(
+            f"the fit has {', '.join(lacking)}; pass {lacking[0]} of the new data as well"
+        )
+
+
 def _check_rows(run: Run, given: Mapping[str, Any]) -> None:
     """Have blocks look at new rows of what they describe."""
     with run.precision:
         trace = abstract_trace(run.problem)
-        if not any(isinstance(block, CheckingRows) for block, _ in declared_blocks(trace)):
-            return
-        found = [
-            (block_of(trace, part), part.sources) for part in plan_updates(run.problem).starting
-        ]
+        plan = plan_updates(run.problem)
+        parts = (*plan.starting, *plan.partly_known)
+        found = [(block_of(trace, part), part.sources) for part in parts]
     for block, sources in found:
         for name in sources:
             if isinstance(block, CheckingRows) and given.get(name) is not None:

@@ -199,3 +199,12 @@ def test_choice_is_the_best_of_the_grid():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_few_points_have_fewer_neighbours():
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    assert GraphKernel.build(x).graph.num_neighbors == 12
+    links = Links([(0, 1), (2, 3)], [2.0, -2.0], 12)
+    assert choose_graph_kernel(x, links).graph.num_neighbors == 12
+    with pytest.raises(ValueError, match="num_neighbors = 20; expected 2 to 12"):
+        GraphKernel.build(x, num_neighbors=20)

@@ -96,6 +96,8 @@ def test_numbers_that_merge_are_refused(values, message):
 def test_rows_that_there_are_not(rows):
     groups = Groups(["a", "b", "a"])
     for choose in (groups.take, groups.subset):
-        with pytest.raises(ValueError, match="expected row numbers below 3, or a mask over all 3"):
+        with pytest.raises(
+            ValueError, match="row numbers from 0 on and below 3, or a mask over all 3"
+        ):
             choose(rows)
     assert groups.take([]).codes.tolist() == groups.subset([]).codes.tolist() == []

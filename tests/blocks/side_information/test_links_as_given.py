@@ -180,7 +180,9 @@ def test_columns_that_are_refused(columns, message):
 
 def test_parts_and_weights_that_are_refused():
     for links in ([6], [-7], "x", [[0]], [0.5], [True]):
-        with pytest.raises(ValueError, match="expected row numbers below 6, or a mask over all 6"):
+        with pytest.raises(
+            ValueError, match="row numbers from 0 on and below 6, or a mask over all 6"
+        ):
             STATED.take(links)
     assert len(STATED.take([])) == 0
     with pytest.raises(TypeError, match="weights = 'a'; expected real numbers"):
@@ -191,3 +193,9 @@ def test_parts_and_weights_that_are_refused():
         STATED + 3
     with pytest.raises(TypeError, match="same = .*expected rows of one length"):
         Links.from_pairs(PAIRS[:2], [[True], [True, False]])
+
+
+@pytest.mark.parametrize("rows", [[-1], np.array([0, -2])])
+def test_links_are_not_counted_from_the_end(rows):
+    with pytest.raises(ValueError, match="row numbers from 0 on and below 6"):
+        STATED.take(rows)

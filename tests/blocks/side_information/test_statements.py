@@ -18,8 +18,8 @@ SPELLINGS = [
     ["must", "cannot", "cannot", "must"],
     [1, 0, 0, 1],
     [1, -1, -1, 1],
-    [1.0, -1.0, 0.0, 1.0],
-    ["1", "-1", "0", "1"],
+    [1.0, 0.0, 0.0, 1.0],
+    ["1", "-1", "-1", "1"],
     np.array([True, "no", 0, 1], object),
 ]
 STRANGE = ["maybe", "", None, np.nan, 2, -2, 0.5, "y", "cannot link", "nan"]
@@ -57,6 +57,44 @@ def test_anything_else_is_refused_with_its_row(tmp_path, value):
             ValueError, match=r"same\[2\].*expected true/false, yes/no, must/cannot"
         ):
             maker()
+
+
+@pytest.mark.parametrize("same", [[1, 0, -1], ["yes", " 0", "-1"], [1.0, 0.0, -1.0]], ids=str)
+def test_a_zero_beside_minus_one_may_be_no_statement(tmp_path, same):
+    with pytest.raises(
+        ValueError, match=r"same\[1\] = .* beside same\[2\] = .*Drop the links with 0"
+    ):
+        sidebayes.Links.from_pairs(PAIRS[:3], same)
+    table = pd.DataFrame({"i": [0, 1, 2], "j": [1, 2, 3], "same": same})
+    table.to_csv(tmp_path / "links.csv", index=False)
+    with pytest.raises(ValueError, match=r"links.csv: same\[1\]"):
+        sidebayes.Links.read(tmp_path / "links.csv")
+
+
+def test_nullable_columns_are_read_like_others():
+    """Integers, floats and truth values of pandas that may be missing; a missing class is not known."""
+    pairs = pd.DataFrame(PAIRS, columns=["i", "j"], dtype="Int64")
+    weights = pd.Series([1, 2, 3, 4], dtype="Float64")
+    links = sidebayes.Links(pairs, weights)
+    np.testing.assert_array_equal(links.pairs, PAIRS)
+    np.testing.assert_array_equal(links.weights, [1, 2, 3, 4])
+    pairs.loc[2, "j"] = pd.NA
+    with pytest.raises(ValueError, match=r"links\[2\] has a missing row number; drop it"):
+        sidebayes.Links(pairs, weights)
+    unknown = [
+        [0, 1, 1, None],
+        [0.0, 1.0, 1.0, np.nan],
+        pd.Series([0, 1, 1, pd.NA], dtype="Int64"),
+        pd.Series([0, 1, 1, pd.NA], dtype="Float64"),
+    ]
+    named = [["a", "b", "b", None], pd.Series([False, True, True, pd.NA], dtype="boolean")]
+    for labels in (*unknown, *named):
+        np.testing.assert_array_equal(sidebayes.PartialLabels(labels).classes, [0, 1, 1, -1])
+        np.testing.assert_array_equal(sidebayes.Links.from_labels(labels).pairs, [[1, 2], [0, 1]])
+    truth = sidebayes.PartialLabels(np.array([True, False]))
+    assert (truth.names, truth.classes.tolist()) == (("False", "True"), [1, 0])
+    with pytest.raises(TypeError, match="labels must be integers"):
+        sidebayes.PartialLabels([0.5, np.nan])
 
 
 def test_the_command_line_reads_the_same_words(tmp_path):

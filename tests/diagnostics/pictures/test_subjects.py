@@ -1,14 +1,21 @@
 """Pictures of long tables: measurements with bands."""
 
 from types import SimpleNamespace
+from typing import Annotated
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from jax.typing import ArrayLike
 from sidebayes.diagnostics.pictures.report import render_report
 from sidebayes.diagnostics.pictures.subjects import plot_subjects
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
 import sidebayes as sb
+from sidebayes import Groups, LinkedCategorical, LinkedMixture
 from tests.support.effects import simulate, simulate_joint
 
 DATA = simulate()
@@ -121,3 +128,21 @@ def test_outputs_have_panels_and_times_a_third():
         covariance="diagonal", engine="map", progress=False,
     )  # fmt: skip
     assert len(plot_subjects(both, DATA.x[:, 1]).axes) == 4
+
+
+def levels(y: Annotated[ArrayLike, "rows"], subjects: Annotated[Groups, "rows"]):
+    with numpyro.plate("clusters", 2):
+        level = numpyro.sample("level", dist.Normal(0.0, 3.0))
+    labels = LinkedCategorical(jnp.log(jnp.full(2, 0.5)), as_label_graph(None, subjects.num_groups))
+    numpyro.sample("y", LinkedMixture(labels, dist.Normal(level, 1.0), groups=subjects), obs=y)
+
+
+def test_labels_of_groups_of_rows_have_no_picture_and_a_page(tmp_path):
+    y = np.tile([0.0, 4.0], 6) + np.linspace(0, 1, 12)
+    fit = sb.fit(levels, y, np.tile([0, 1, 2, 3], 3), engine=sb.EM(num_restarts=2), progress=False)
+    assert fit.picture is None
+    with pytest.raises(ValueError, match="levels has no table with a row for every point"):
+        fit.plot()
+    fit.save(tmp_path / "fit.nc")
+    page = render_report({"own": fit, "read": sb.load(tmp_path / "fit.nc")})
+    assert "Who shares a cluster" in page

@@ -21,7 +21,7 @@ from sidebayes import (
 from tests.diagnostics.fakes import FakeFit, make_tree
 
 
-def climbed(*histories, config=None, noted=None):
+def climbed(*histories, config=None, noted=None, began_at=""):
     """A fit by EM whose starts went so; the best end is its log joint density."""
     tree = make_tree()[0]
     longest = max(map(len, histories))
@@ -33,7 +33,7 @@ def climbed(*histories, config=None, noted=None):
     info = info.assign(objective=(("restart", "step"), np.stack(rows)))
     info.attrs["density_space"] = "constrained"
     if noted is not None:
-        info.attrs["starts_at_best"] = noted
+        info.attrs |= {"starts_at_best": noted, "began_at": began_at}
     tree["fit_info"] = xr.DataTree(info)
     tree["sample_stats"]["lp"][:] = max(h[-1] for h in histories)
     return FakeFit(tree, config=config or EM())
@@ -99,7 +99,12 @@ def test_independent_draws_are_counted(engine):
         (climbed([-230.0, -200.0], [-230.0, -200.0]), "caution", "still rose by 30"),
         (climbed(SETTLED, [-250.0, -249.999]), "caution", "No other start"),
         (climbed(SETTLED, config=EM(num_restarts=1)), "caution", "one start"),
-        (climbed(SETTLED, noted=1), "caution", "one start"),
+        (climbed(SETTLED, noted=1), "caution", "leave init out"),
+        (
+            climbed(SETTLED, noted=1, began_at="moe"),
+            "caution",
+            "a fit of moe ended, to which one start",
+        ),
     ],
 )
 def test_what_is_not(fit, level, says):

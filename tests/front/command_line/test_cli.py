@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import sidebayes
 from sidebayes.cli import app
 from sidebayes.commands import doctor
-from sidebayes.commands.columns import NamedTable, number_classes
+from sidebayes.commands.columns import NamedTable, by_group, number_classes
 from sidebayes.commands.fitting import Outcome, write_labels
 from sidebayes.commands.words import in_flags
 from sidebayes.runs.arguments import read_arguments
@@ -135,6 +135,11 @@ def test_fit_compare_report(tmp_path, monkeypatch):
     text = run("compare", "a.nc", "b.nc", "--csv", "table.csv")
     assert "gmm" in text
     assert (tmp_path / "table.csv").read_text().count("\n") == 3
+    for command in (("compare", "a.nc", "--csv", "a.nc"), ("report", "a.nc", "-o", "./a.nc")):
+        result = CliRunner().invoke(app, list(command))
+        assert "is the file of a.nc as well" in " ".join(result.output.split()) + str(
+            result.exception
+        )
     run("report", "a.nc", "b.nc", "-o", "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "data:image/svg+xml;base64" in page
@@ -187,6 +192,8 @@ def test_every_card_is_fitted(name, tables):
     out = () if name in WITHOUT_LABELS else ("--labels", "labels.csv")
     text = run("fit", name, *HOW.get(name, LINKED), *settings, "-o", "fit.nc", *out)
     assert "saved fit.nc" in text
+    told = "standard_error" in text or "fixed effects: the log joint is no peak" in text
+    assert told == ("--formula" in HOW.get(name, LINKED))
     assert sidebayes.load("fit.nc").method == name
     if out:
         assert len(pd.read_csv("labels.csv")) == (
@@ -195,6 +202,12 @@ def test_every_card_is_fitted(name, tables):
             not in ("trajectories", "mixed_effects_mixture", "hierarchical_shape", "latent_shape")
             else 10
         )
+
+
+def test_fixed_effects_are_shown(tables):
+    text = run("fit", "mixed_effects", "long.csv", *MIXED)
+    shown = text[text.index("standard_error") :].splitlines()[1:3]
+    assert [line.split()[0] for line in shown] == ["Intercept", "t"]
 
 
 def test_labels_are_written(tables):
@@ -363,3 +376,8 @@ def test_a_set_of_the_package_has_the_classes_that_are_named():
     assert list(sex.features([])) == expected.feature_names
     species = NamedTable.read("crabs", None, ()).classes
     np.testing.assert_array_equal(species, sidebayes.load_dataset("crabs").labels)
+
+
+def test_groups_are_named_as_the_table_has_them():
+    with pytest.raises(ValueError, match="several values within who 3, and is needed once"):
+        by_group(pd.Series([1.0, 2.0], name="age"), pd.Series([3, 3], name="who"), [3])

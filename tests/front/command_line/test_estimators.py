@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -178,3 +180,35 @@ def test_one_class_is_refused():
         MixtureClassifier().fit(x, ["yes"] * 10 + [None] * 10)
     with pytest.raises(ValueError, match="y names one class, 3, "):
         MixtureClassifier().fit(x, np.full(20, 3))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options", "message"),
+    [
+        (
+            LinkedMixtureClusterer,
+            {"num_clusters": 2},
+            "the estimator's own n_clusters says; set that",
+        ),
+        (LinkedMixtureClusterer, {"seed": 2}, "the estimator's own random_state says"),
+        (LinkedMixtureClusterer, {"progress": True}, "options has 'progress'.*leave it out"),
+        (LinkedMixtureClusterer, ["tied"], r"options = \['tied'\]; pass a mapping"),
+        (MixtureClassifier, {"num_clusters": 2}, "the estimator's own n_components says; set that"),
+        (MixtureClassifier, {"num_classes": 2}, "options has 'num_classes'.*leave it out"),
+    ],
+)
+def test_options_that_an_estimator_says_itself(estimator, options, message):
+    x = np.arange(12.0).reshape(6, 2)
+    with pytest.raises(TypeError, match=message):
+        estimator(options=options).fit(x, [0, 0, 0, 1, 1, -1])
+
+
+def test_links_that_are_none_and_predictions_before_a_fit():
+    x = np.arange(12.0).reshape(6, 2)
+    for links in ([(0, 1)], np.array([[0, 1]]), pd.DataFrame({"i": [0], "j": [1]})):
+        for model in (LinkedMixtureClusterer(2), LinkedMixtureClusterer(2, links=links)):
+            with pytest.raises(TypeError, match=f"links is a {type(links).__name__}; pass Links"):
+                model.fit(x, links=links if model.links is None else None)
+    for ask in (MixtureClassifier().predict, MixtureClassifier().predict_proba):
+        with pytest.raises(NotFittedError):
+            ask(x)

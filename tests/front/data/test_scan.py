@@ -326,6 +326,32 @@ def test_a_folder_that_is_no_store_is_not_replaced(tmp_path):
     kept = tmp_path / "mine.zarr"
     kept.mkdir()
     (kept / "notes.txt").write_text("mine")
+    table = sidebayes.scan(written(tmp_path, "npy"))
     with pytest.raises(ValueError, match="no Zarr store"):
-        _check_target(kept)
+        _check_target(kept, table)
     assert (kept / "notes.txt").read_text() == "mine"
+
+
+def test_predictions_never_replace_the_table_that_is_read(tmp_path):
+    from sidebayes.streams import _check_target
+
+    store = tmp_path / "store.zarr"  # that is replaced as a whole, and the table with it
+    store.mkdir()
+    (store / "zarr.json").write_text("{}")
+    paths = [written(tmp_path, "parquet"), written(store, "parquet")]
+    (tmp_path / "link.parquet").symlink_to(paths[0])
+    table = sidebayes.scan(paths)
+    for to in (paths[0], tmp_path / "link.parquet", store):
+        with pytest.raises(ValueError, match="holds the table that is read"):
+            _check_target(to, table)
+    assert _check_target(tmp_path / "other.parquet", table) == tmp_path / "other.parquet"
+
+
+def test_a_file_that_changed_since_it_was_scanned_is_told(path):
+    table = sidebayes.scan(path)
+    written(path.parent, path.suffix[1:], X[:100])
+    with pytest.raises(ValueError, match="changed since it was scanned"):
+        table.read(0)
+    path.unlink()
+    with pytest.raises(ValueError, match="changed since it was scanned, or is gone"):
+        table.to_numpy()

@@ -52,6 +52,7 @@ def test_each_annotator_has_a_flip_rate_of_its_own(tmp_path):
     again = sb.load(tmp_path / "fit.nc")
     np.testing.assert_array_equal(again.links.pairs, links.pairs)
     np.testing.assert_array_equal(again.links.group.names, ["ann", "bob"])
+    assert again.links.num_points == links.num_points == len(X)
     np.testing.assert_array_equal(again.links.group.codes, links.group.codes)
     suspects = fit.suspect_links()
     assert set(suspects["group"]) == {"ann", "bob"}

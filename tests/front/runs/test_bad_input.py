@@ -326,3 +326,13 @@ def test_links_after_filtering_rows():
     found = ppc(X[rows], LINKS.subset(rows), engine=TOLD)
     assert len(found.links) == 1
     assert found.labels()[0] == found.labels()[1]
+
+
+def test_all_options_of_a_model_are_listed():
+    def model(x, *, num_clusters=2):
+        """Refused before it is traced."""
+
+    with pytest.raises(
+        TypeError, match=r"'num_clusters'\?\); its options: \['num_clusters'\]"
+    ):
+        fit(model, np.eye(3), num_cluster=2)

@@ -13,9 +13,13 @@ from jaxtyping import Array, Float
 from numpyro import handlers, primitives
 from numpyro.contrib.control_flow import scan
 from numpyro.infer.reparam import LocScaleReparam
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, log_joint
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.gmm import gmm
+from sidebayes.models.mixed_effects_mixture import mixed_effects_mixture
+from sklearn.metrics import adjusted_rand_score
 
 import sidebayes as sb
 
@@ -390,3 +394,65 @@ def test_debug_says_the_same():
     report = sb.debug(inside(crossed), Y)
     assert report["trace"].verdict == "fail"
     assert "400 terms of 20 values" in report["trace"].finding
+
+
+def test_means_of_a_mixture_may_be_known():
+    """The covariances maximise the likelihood: they are the moments about these means."""
+    rng = np.random.default_rng(2)
+    means = np.array([[0.0, 0.0], [6.0, 0.0]])
+    x = means[np.arange(80) % 2] + rng.normal(size=(80, 2)) * [1.0, 2.0]
+    known = handlers.condition(gmm, data={"mean": means})
+    options = {"num_clusters": 2, "prior": "flat", "progress": False}
+    fit = sb.fit(known, x, engine=sb.EM(num_restarts=2, tol=1e-9), **options)
+    weights, covariance = fit.params["weights"], fit.params["covariance"]
+    each = [multivariate_normal(m, c).pdf(x) for m, c in zip(means, covariance, strict=True)]
+    density = weights * np.stack(each, axis=1)
+    share = density / density.sum(axis=1, keepdims=True)
+    apart = x[:, None] - means
+    moments = np.einsum("nk,nki,nkj->kij", share, apart, apart) / share.sum(axis=0)[:, None, None]
+    np.testing.assert_allclose(covariance, moments, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(weights, share.mean(axis=0), rtol=1e-4)
+    # the means are no rows of data
+    np.testing.assert_allclose(fit.log_prob(x[:2]), np.log(density.sum(axis=1))[:2], rtol=1e-6)
+    with pytest.raises(ValueError, match="constant features"):
+        sb.fit(known, x * [1.0, 0.0], engine="em", **options)
+
+
+def test_covariances_of_a_mixture_may_be_known():
+    rng = np.random.default_rng(3)
+    x = np.array([0.0, 6.0])[np.arange(60) % 2, None] + rng.normal(size=(60, 1))
+    spread = np.array([[[1.0]], [[1.5]]])
+    known = handlers.condition(gmm, data={"covariance": spread})
+    engine = sb.EM(num_restarts=2, tol=1e-9)
+    fit = sb.fit(known, x, num_clusters=2, prior="flat", engine=engine, progress=False)
+    share = fit.responsibilities()
+    np.testing.assert_allclose(
+        fit.params["mean"], share.T @ x / share.sum(axis=0)[:, None], atol=1e-3
+    )
+    density = fit.params["weights"] * norm.pdf(
+        x, fit.params["mean"][:, 0], np.sqrt(spread[:, 0, 0])
+    )
+    np.testing.assert_allclose(share, density / density.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+def test_a_part_of_the_parameters_of_effects_may_be_known():
+    """Labels are of groups there, and starts of rows say nothing of them."""
+    rng = np.random.default_rng(4)
+    subjects, ones = np.repeat(np.arange(12), 3), np.ones((36, 1))
+    y = 4.0 * (subjects % 2) + rng.normal(size=36)
+    known = handlers.condition(mixed_effects_mixture, data={"noise": np.ones(2)})
+    engine = sb.EM(num_restarts=2)
+    fit = sb.fit(known, y, ones, ones, subjects, num_clusters=2, engine=engine, progress=False)
+    assert adjusted_rand_score(fit.labels(), np.arange(12) % 2) == 1.0
+
+
+def test_a_mask_of_rows_of_a_linked_mixture_says_what_it_is():
+    def masked(y: Float[Array, " rows"]):
+        with numpyro.plate("clusters", 2):
+            level = numpyro.sample("level", dist.Normal(0.0, 2.0))
+        labels = sb.LinkedCategorical(jnp.log(jnp.full(2, 0.5)), as_label_graph(None, len(y)))
+        with handlers.mask(mask=jnp.arange(len(y)) > 3):
+            numpyro.sample("y", sb.LinkedMixture(labels, dist.Normal(level, 1.0)), obs=y)
+
+    with pytest.raises(ValueError, match="one event of all rows, so that no mask.*links.subset"):
+        fitted(masked, Y)

@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from sidebayes import Continuation, Fit, choose_strength, fit, simulate_links
+from sidebayes import Continuation, Fit, SideBayesWarning, choose_strength, fit, simulate_links
 
 FEW = Continuation(num_restarts=8, tol=1e-6, max_steps=300)
 
@@ -224,3 +224,11 @@ def test_bad_input_is_named():
         Continuation().run(Problem(gmm, (x,), {"num_clusters": 2}))
     with pytest.raises(ValueError, match="links is empty"):
         choose_strength(x, Links.empty(), num_clusters=2)
+
+
+def test_a_price_of_links_of_which_none_is_held_out_says_so(clouds):
+    links = Links.must_link([(0, 1)])
+    with pytest.warns(
+        SideBayesWarning, match="links has 1 links, fewer than three.*none is held out"
+    ):
+        choose_strength(clouds[0], links, num_clusters=2, engine=FEW, patience=1, prior="flat")

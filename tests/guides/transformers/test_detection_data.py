@@ -34,3 +34,9 @@ def test_fisher_kernel_predicts_dementia_better_than_the_ratio():
     kernel, ratio = np.mean(areas, axis=0)
     assert kernel > 0.64
     assert kernel > ratio
+
+
+def test_text_is_no_time():
+    for times in (np.array(["76.7", "78"], object), pd.Series(["76.7", "78"])):
+        with pytest.raises(TypeError, match=r"times = .*'76.7', '78'.*expected real numbers"):
+            LongTable.from_times([3.0, 2.5], times, ["ann", "ann"])

@@ -314,10 +314,10 @@ ODD = {
     "all rows": (lambda f, x: f.contract(slice(None)), "0 of 150 rows would be left"),
     "rows from the end": (
         lambda f, x: f.remove([-1, -2]),
-        "rows holds -2; expected numbers from 0",
+        "expected row numbers from 0 on and below 150",
     ),
-    "row from the end": (lambda f, x: f.contract([-1]), "rows holds -1; expected numbers from 0"),
-    "no such row": (lambda f, x: f.remove([150]), "row numbers below 150"),
+    "row from the end": (lambda f, x: f.contract([-1]), "row numbers from 0 on"),
+    "no such row": (lambda f, x: f.remove([150]), "row numbers from 0 on and below 150"),
     "of": (lambda f, x: f.short_circuits(of="points"), "expected 'edges' or 'rows'"),
     "number": (lambda f, x: f.short_circuits(0), "number = 0"),
 }

@@ -1,0 +1,82 @@
+"""Names of the columns of tables, by which tables are matched to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["column_names", "column_order", "refuse_odd_names"]
+
+
+def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
+    """Names of the columns of a data frame, None of an array.
+
+    Raises
+    ------
+    ValueError
+        If a name occurs more than once, also where a number and text look the same, or no file could
+        hold one.
+    """
+    given = getattr(table, "column_names", getattr(table, "columns", None))  # Arrow's, others'
+    if given is None or callable(given) or isinstance(table, np.ndarray):
+        return None
+    names = tuple(map(str, given))
+    refuse_odd_names(names, f"the columns of {name}")
+    return names
+
+
+def column_order(
+    table: Any, name: str, columns: Sequence[str] | None, owner: str = "the fit"
+) -> list[int] | None:
+    """Numbers of a table's columns in the order of given ones; None where one of both has no names.
+
+    Parameters
+    ----------
+    table : array_like or data frame
+    name : str
+    columns : sequence of str or None
+        Names in the order that is wanted, None without any.
+    owner : str
+        Whose columns these are, for messages.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing, or one is a stranger.
+    """
+    given = column_names(table, name)
+    if given is None or columns is None:
+        return None
+    missing = [column for column in columns if column not in given]
+    strange = [column for column in given if column not in columns]
+    if missing or strange:
+        parts = [f"lacks {missing}"] * bool(missing) + [f"has {strange}"] * bool(strange)
+        raise ValueError(
+            f"{name} {' and '.join(parts)} among its columns, {owner} has {list(columns)}; give those, "
+            "or an array with its columns in that order"
+        )
+    return [given.index(column) for column in columns]
+
+
+def refuse_odd_names(names: Sequence[str], what: str) -> None:
+    """Refuse names that repeat, and those that cannot be shown or stored.
+
+    Parameters
+    ----------
+    names : sequence of str
+    what : str
+        That have the names, for messages.
+
+    Raises
+    ------
+    ValueError
+        Naming some of them.
+    """
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{what} repeat {twice[:5]}; give every one a name of its own")
+    odd = next((name for name in names if not name.isprintable()), None)
+    if odd is not None:
+        raise ValueError(f"{what} hold {odd!r}, with a character that cannot be shown; rename it")
