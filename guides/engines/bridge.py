@@ -268,7 +268,9 @@ def _features(
 
 def _numbering(features: NDArray, reference: NDArray, scale: NDArray) -> NDArray:
     """Numbering of each row that is nearest to a reference, shape (num_rows, num_clusters)."""
-    gain = (features / scale) @ (reference / scale).T  # less, the farther the cluster is from the place
+    gain = (features / scale) @ (
+        reference / scale
+    ).T  # less, the farther the cluster is from the place
     return np.array([linear_sum_assignment(own.T, maximize=True)[1] for own in gain])
 
 

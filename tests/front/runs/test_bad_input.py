@@ -332,7 +332,5 @@ def test_all_options_of_a_model_are_listed():
     def model(x, *, num_clusters=2):
         """Refused before it is traced."""
 
-    with pytest.raises(
-        TypeError, match=r"'num_clusters'\?\); its options: \['num_clusters'\]"
-    ):
+    with pytest.raises(TypeError, match=r"'num_clusters'\?\); its options: \['num_clusters'\]"):
         fit(model, np.eye(3), num_cluster=2)
