@@ -148,15 +148,17 @@ class Design(Mapping[str, Any]):
         with naming(formula, frame):
             columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
         columns = columns.drop(columns="Intercept", errors="ignore")
-        scales = _ratio_scales(self["y"], self["fixed"], self["random"], columns)
         own: dict[str, Any] = {
             name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")
         }
+        prior = EffectsPrior.weak(**own)
+        centred = self["random"].to_numpy(float) @ np.linalg.inv(prior.random_map)
+        scales = _ratio_scales(self["y"], self["fixed"], centred, columns)
         return self._data | {
             "time": time,
             "event": event.astype(float),
             "covariates": columns if columns.shape[1] else None,
-            "prior": EffectsPrior.weak(**own),
+            "prior": prior,
             "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
         }
 
@@ -315,18 +317,20 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
 
 
 def _ratio_scales(
-    y: np.ndarray, fixed: pd.DataFrame, random: pd.DataFrame, covariates: pd.DataFrame
+    y: np.ndarray, fixed: pd.DataFrame, z: np.ndarray, covariates: pd.DataFrame
 ) -> dict[str, np.ndarray | float]:
-    """Prior deviations of log hazard ratios, in the units of the random effects and of covariates."""
-    x, z = fixed.to_numpy(float), random.to_numpy(float)
+    """Prior deviations of log hazard ratios of effects of columns z and of covariates, and their origin."""
+    x = fixed.to_numpy(float)
     residual = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
     inside = z != 0  # rows of other outputs have other units
     square = np.where(inside, residual[:, None] ** 2, 0.0).sum(axis=0)
     unit = np.sqrt(square / np.maximum((z**2).sum(axis=0), np.finfo(float).tiny))
-    spread = covariates.to_numpy(float).std(axis=0)
+    w = covariates.to_numpy(float)
+    spread = w.std(axis=0)
     return {
         "association": _WIDTH / np.where(unit > 0, unit, 1.0),
         "covariates": _WIDTH / np.where(spread > 0, spread, 1.0) if spread.size else _WIDTH,
+        "origin": w.mean(axis=0) if spread.size else 0.0,
     }
 
 
