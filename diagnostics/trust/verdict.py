@@ -201,9 +201,10 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
         return None
     if len(history) > 1:
         return "caution", "No other start came near it; add starts (num_restarts)."
-    given = "starts_at_best" in fit.tree["fit_info"].attrs
-    if not given and getattr(fit.config, "num_restarts", 1) > 1:
-        return None  # all its starts were equal: the model's blocks know one place to start from
+    info = fit.tree["fit_info"].attrs
+    several = getattr(fit.config, "num_restarts", 1) > 1
+    if "starts_at_best" not in info and (several or "one_start" in info):
+        return None  # all its starts are equal: the model's blocks know one place to start from
     alone = fit.config.one_start
     if fit.config.climbs or fit.config.hard_labels or (alone and _has_unknown_labels(fit)):
         remedy = "try other seeds" if alone else "leave init out, or add starts (num_restarts)"

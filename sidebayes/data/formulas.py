@@ -165,25 +165,25 @@ class Design(Mapping[str, Any]):
     def _warn_of_late_rows(self, time: np.ndarray, subjects: NDArray) -> None:
         """Warn of measures after the event, where a column of random effects looks like the same clock.
 
-        That is a column, no less than zero anywhere, whose last value is before the event or the end of
+        That is a column, no less than zero anywhere, whose first value is before the event or the end of
         observation for most subjects.
         """
         rows, columns = self["subjects"], self["random"]
         for name in columns.loc[:, columns.nunique() > 1]:
-            last = (
-                pd.Series(columns[name].to_numpy())
-                .groupby(rows)
-                .max()
-                .loc[list(subjects)]
-                .to_numpy()
-            )
-            late = last > time
-            if columns[name].min() >= 0 and late.any() and late.mean() < 0.5:
-                first = np.asarray(subjects)[late].tolist()[:5]
+            of_subject = columns[name].groupby(rows).agg(["min", "max"]).loc[list(subjects)]
+            late = of_subject["max"].to_numpy() > time
+            is_clock = columns[name].min() >= 0 and (of_subject["min"] > time).mean() < 0.5
+            if is_clock and late.any():
+                named = np.asarray(subjects)[late].tolist()[:5]
+                unit = (
+                    f"see that both have the same unit; if {name}"
+                    if late.mean() > 0.5
+                    else f"if {name}"
+                )
                 warn_user(
-                    f"{int(late.sum())} subjects, the first {first}, have measures with {name} after the "
-                    f"time of their event or end of observation; if {name} counts from the same origin, drop "
-                    "these rows: the model takes them as measured while the subject was at risk"
+                    f"{int(late.sum())} of {len(late)} subjects, the first {named}, have measures with {name} "
+                    f"after the time of their event or end of observation; {unit} counts from the same origin, "
+                    "drop these rows: the model takes them as measured while the subject was at risk"
                 )
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:

@@ -268,6 +268,8 @@ def _describe(
     info = draws.tree["fit_info"].attrs
     if init is not None:
         info["starts_at_best"] = 1 if isinstance(init, Mapping) else num_starts_at_best(init)
+    elif problems.has_one_start(run.problem, run.seed):
+        info["one_start"] = 1
     info["seconds"] = json.dumps(_with_total(found.result.seconds, began))
     return draws
 

@@ -323,12 +323,11 @@ def _ended(
     elif code == STALLED:
         message = (
             f"{title} made no further progress after {steps[best]} steps ({size}); loosen "
-            f"tol={tol}, or check the fit against EM"
+            f"tol={tol}, or start elsewhere with init="
         )
     else:
         message = (
-            f"{title} stopped at max_steps={max_steps} ({size}); raise it, loosen tol, or start "
-            "from EM with init="
+            f"{title} stopped at max_steps={max_steps} ({size}); raise it, or loosen tol={tol}"
         )
     if remark:
         message += f"; {remark}"
@@ -364,6 +363,6 @@ def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str
             f"{known_cause(problem) or 'check the data of that site, or pass init='}"
         )
     return (
-        f"{title}: every start broke down on the way; pass init= from EM, or a prior that keeps scales "
-        "away from zero"
+        f"{title}: every start broke down on the way; pass init=, or a prior that keeps scales away "
+        "from zero"
     )

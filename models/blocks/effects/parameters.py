@@ -42,6 +42,15 @@ _SHARE = math.sqrt(0.5)
 _SWEEPS = 3
 """Rounds of an M-step over coefficients and noise, where several outputs differ in noise."""
 
+_NO_SPREAD = 5e-3
+"""Standard deviation of outcomes by random effects, as a share of the noise, that counts as none."""
+
+_SINGULAR = (
+    "This is a singular fit: the covariance of the random effects is on the boundary, a variance of 0 or "
+    "effects that determine each other, and has no standard errors; take fewer random effects, "
+    "covariance='diagonal', or a prior"
+)
+
 _EXACT = 1e-13
 """Share of the outcomes outside the span of the fixed effects below which there is no noise."""
 
@@ -252,15 +261,43 @@ class MixedParameters(Block):
                 f"{name} is a linear function of the columns of fixed: no noise is left, and the likelihood "
                 "has no maximum. Check how it was made, or pass a prior"
             )
-        if self.subjects is not None and not covariance_is_determined(
+        if not self._is_determined():
+            warn_user(self._undetermined())
+
+    def _is_determined(self) -> bool:
+        """Whether the rows determine the covariance under a flat prior."""
+        basis, _ = independent_columns(self.fixed)
+        return self.subjects is None or covariance_is_determined(
             basis, self.random, self.subjects.codes, self.outputs, self.structure
-        ):
-            warn_user(
-                f"random, of shape {jnp.shape(self.random)}, leaves the covariance of the random effects and "
-                "the noise undetermined: many values are equally likely, and the fit ends at any of them. "
-                "Columns depend on each other, or subjects have too few rows or times, or fixed effects of "
-                "their own; give fewer columns, covariance='diagonal', or a prior"
-            )
+        )
+
+    def _undetermined(self) -> str:
+        return (
+            f"The columns of random, of shape {jnp.shape(self.random)}, leave the covariance of the random "
+            "effects and the noise undetermined: many values are equally likely, and the fit ends at any of them. "
+            "Columns depend on each other, or subjects have too few rows or times, or fixed effects of "
+            "their own; give fewer columns, covariance='diagonal', or a prior"
+        )
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Whether the rows leave the covariance undetermined, or it is singular at a mode."""
+        if self.prior is not None or isinstance(self.fixed, Tracer):
+            return None
+        if not self._is_determined():
+            return self._undetermined()
+        single = np.shape(values["factor"])[:2] == (1, 1)
+        mode = {role: np.asarray(own)[0, 0] for role, own in values.items()} if single else {}
+        return _SINGULAR if single and self.at_boundary(mode) else None
+
+    def at_boundary(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """The covariance, where it has next to no spread along some direction."""
+        if self.prior is not None:
+            return ()
+        basis = lower_basis(np, np.asarray(self.random), self.structure.blocks)
+        root = np.asarray(self.structure.matrix(jnp.asarray(values["factor"])))
+        spread = np.linalg.svd(np.linalg.inv(basis) @ root, compute_uv=False)
+        singular = spread.min() <= _NO_SPREAD * np.min(values["noise"])
+        return ("factor", "covariance") if singular else ()
 
     def statistics(self, observation: Observation) -> Regression:
         """Expected sums of squares and products of outcomes, fixed and random effects."""
