@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sidebayes.models.blocks.effects.densities.structure import Structure
 from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.partial_labels import Groups
@@ -152,8 +153,10 @@ class Design(Mapping[str, Any]):
             name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")
         }
         prior = EffectsPrior.weak(**own)
-        centred = self["random"].to_numpy(float) @ np.linalg.inv(prior.random_map)
-        scales = _ratio_scales(self["y"], self["fixed"], centred, columns)
+        random = self["random"].to_numpy(float)
+        structure = Structure.read(self["covariance"], random.shape[1])
+        random = random @ np.linalg.inv(prior.map_of(structure))
+        scales = _ratio_scales(self["y"], self["fixed"], random, columns)
         return self._data | {
             "time": time,
             "event": event.astype(float),
@@ -175,15 +178,12 @@ class Design(Mapping[str, Any]):
             is_clock = columns[name].min() >= 0 and (of_subject["min"] > time).mean() < 0.5
             if is_clock and late.any():
                 named = np.asarray(subjects)[late].tolist()[:5]
-                unit = (
-                    f"see that both have the same unit; if {name}"
-                    if late.mean() > 0.5
-                    else f"if {name}"
-                )
+                unit = "see that both have the same unit; " if late.mean() > 0.5 else ""
                 warn_user(
-                    f"{int(late.sum())} of {len(late)} subjects, the first {named}, have measures with {name} "
-                    f"after the time of their event or end of observation; {unit} counts from the same origin, "
-                    "drop these rows: the model takes them as measured while the subject was at risk"
+                    f"{int(late.sum())} of {len(late)} subjects, the first {named}, have measures with "
+                    f"{name} after the time of their event or end of observation; {unit}if {name} counts from "
+                    "the same origin, drop these rows: the model takes them as measured while the subject was "
+                    "at risk"
                 )
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:

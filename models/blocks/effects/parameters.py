@@ -31,7 +31,13 @@ from .densities.basis import least_squares, lower_basis
 from .densities.expected import Regression, expected_regression, solve
 from .densities.small import cholesky
 from .densities.structure import FactorUnits, Structure
-from .identified import covariance_is_determined, independent_columns
+from .identified import (
+    SINGULAR,
+    UNDETERMINED,
+    covariance_is_determined,
+    independent_columns,
+    is_singular,
+)
 from .priors import EffectsPrior
 
 __all__ = ["MixedParameters", "mixed_parameters", "read_options"]
@@ -41,15 +47,6 @@ _SHARE = math.sqrt(0.5)
 
 _SWEEPS = 3
 """Rounds of an M-step over coefficients and noise, where several outputs differ in noise."""
-
-_NO_SPREAD = 5e-3
-"""Standard deviation of outcomes by random effects, as a share of the noise, that counts as none."""
-
-_SINGULAR = (
-    "This is a singular fit: the covariance of the random effects is on the boundary, a variance of 0 or "
-    "effects that determine each other, and has no standard errors; take fewer random effects, "
-    "covariance='diagonal', or a prior"
-)
 
 _EXACT = 1e-13
 """Share of the outcomes outside the span of the fixed effects below which there is no noise."""
@@ -104,9 +101,9 @@ class MixedParameters(Block):
     @property
     def random_map(self) -> NDArray[np.float64]:
         """Map of the random effects to those that the prior is of, shape (num_effects, num_effects)."""
-        eye = np.eye(self.structure.size)
-        given = None if self.prior is None else self.prior.random_map
-        return eye if given is None else np.where(self.structure.mask, given, eye)
+        if self.prior is None:
+            return np.eye(self.structure.size)
+        return self.prior.map_of(self.structure)
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -262,7 +259,7 @@ class MixedParameters(Block):
                 "has no maximum. Check how it was made, or pass a prior"
             )
         if not self._is_determined():
-            warn_user(self._undetermined())
+            warn_user(UNDETERMINED)
 
     def _is_determined(self) -> bool:
         """Whether the rows determine the covariance under a flat prior."""
@@ -271,32 +268,24 @@ class MixedParameters(Block):
             basis, self.random, self.subjects.codes, self.outputs, self.structure
         )
 
-    def _undetermined(self) -> str:
-        return (
-            f"The columns of random, of shape {jnp.shape(self.random)}, leave the covariance of the random "
-            "effects and the noise undetermined: many values are equally likely, and the fit ends at any of them. "
-            "Columns depend on each other, or subjects have too few rows or times, or fixed effects of "
-            "their own; give fewer columns, covariance='diagonal', or a prior"
-        )
-
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Whether the rows leave the covariance undetermined, or it is singular at a mode."""
         if self.prior is not None or isinstance(self.fixed, Tracer):
             return None
         if not self._is_determined():
-            return self._undetermined()
+            return UNDETERMINED
         single = np.shape(values["factor"])[:2] == (1, 1)
         mode = {role: np.asarray(own)[0, 0] for role, own in values.items()} if single else {}
-        return _SINGULAR if single and self.at_boundary(mode) else None
+        return SINGULAR if single and self.at_boundary(mode) else None
 
     def at_boundary(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         """The covariance, where it has next to no spread along some direction."""
         if self.prior is not None:
             return ()
-        basis = lower_basis(np, np.asarray(self.random), self.structure.blocks)
-        root = np.asarray(self.structure.matrix(jnp.asarray(values["factor"])))
-        spread = np.linalg.svd(np.linalg.inv(basis) @ root, compute_uv=False)
-        singular = spread.min() <= _NO_SPREAD * np.min(values["noise"])
+        root = self.structure.matrix(jnp.asarray(values["factor"]))
+        singular = is_singular(
+            self.random, np.asarray(root), np.asarray(values["noise"]), self.structure
+        )
         return ("factor", "covariance") if singular else ()
 
     def statistics(self, observation: Observation) -> Regression:

@@ -20,6 +20,7 @@ from sidebayes.common.fields import (
 )
 
 from ..side_information.partial_labels import frozen
+from .densities.structure import Structure
 
 __all__ = ["EffectsPrior"]
 
@@ -114,6 +115,12 @@ class EffectsPrior:
         back = np.eye(len(mean)) if self.fixed_map is None else np.linalg.inv(self.fixed_map)
         upper = np.linalg.qr((back[terms] * scale).T, mode="r")
         return back[terms] @ mean, upper.T * np.sign(np.diag(upper))
+
+    def map_of(self, structure: Structure) -> NDArray[np.float64]:
+        """`random_map` within the blocks of random effects that may be correlated."""
+        eye = np.eye(structure.size)
+        given = eye if self.random_map is None else np.asarray(self.random_map)
+        return np.where(structure.mask, given, eye)
 
     @classmethod
     def weak(

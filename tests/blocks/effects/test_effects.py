@@ -128,7 +128,7 @@ def test_restricted_likelihood_is_the_integral_over_one_coefficient(table):
 @pytest.mark.parametrize("factor", FACTORS)
 def test_normal_prior_is_integrated_out(table, factor):
     log_prob, variance, _ = density_and_posterior(np.array(FACTORS[factor]), "two", PRIOR)
-    cov = dense(table, factor, "two") + FIXED @ np.diag(PRIOR[1] ** 2) @ FIXED.T
+    cov = dense(table, factor, "two") + FIXED @ PRIOR[1] @ PRIOR[1].T @ FIXED.T
     expected = multivariate_normal(FIXED @ PRIOR[0], cov).logpdf(table.y)
     np.testing.assert_allclose(log_prob, expected, atol=1e-10)
     np.testing.assert_allclose(variance, np.diag(cov), atol=1e-12)
@@ -183,7 +183,9 @@ def test_posterior_draws_and_slopes(table, factor):
     drawn = jax.jit(jax.vmap(lambda key: fn.draw(key, table.y)))(keys)
     drawn = jax.device_get(drawn)
     basis = lower_basis(np, FIXED)
-    flat = np.hstack([drawn.move @ basis.T, (drawn.effects @ np.array(FACTORS[factor]).T).reshape(-1, 8)])
+    flat = np.hstack(
+        [drawn.move @ basis.T, (drawn.effects @ np.array(FACTORS[factor]).T).reshape(-1, 8)]
+    )
     least = np.linalg.lstsq(FIXED, table.y)[0]
     assert_moments(flat, mean - np.concatenate([least, np.zeros(8)]), covariance)
     second = drawn.effects[..., :, None] * drawn.move[:, None, None, :]
@@ -293,7 +295,7 @@ def test_new_data_are_drawn_given_those_that_were_fitted(table):
     with pytest.raises(ValueError, match="flat prior cannot be drawn"):
         new.draw_data(keys[0])
     simulated = np.asarray(restricted(table, prior=PRIOR).sample(keys[0], (20_000,)))
-    cov = dense(table, "full", "two") + FIXED @ np.diag(PRIOR[1] ** 2) @ FIXED.T
+    cov = dense(table, "full", "two") + FIXED @ PRIOR[1] @ PRIOR[1].T @ FIXED.T
     assert_moments(simulated, FIXED @ PRIOR[0], cov)
 
 
