@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions.transforms import (
@@ -18,6 +19,8 @@ from numpyro.distributions.transforms import (
     LowerCholeskyAffine,
     Transform,
 )
+
+from sidebayes.common.warnings import warn_user
 
 from .block import Block
 from .event_times import HazardPrior
@@ -103,6 +106,22 @@ class HazardParameters(Block):
             "log_hazard_ratios": (0.0, jnp.asarray(prior.covariates)),
         }[role]
         return ComposeTransform([bijector, AffineTransform(place, scale)])
+
+    def check(self, name: str, value: Any) -> None:
+        """Warn of an origin that is further from the covariates than these lie apart."""
+        if self.covariates is None or isinstance(self.covariates, Tracer):
+            return
+        rows = np.asarray(self.covariates, float)
+        origin = np.broadcast_to(self.prior.origin, rows.shape[1:])
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        far = (high > low) & ((origin < 2 * low - high) | (origin > 2 * high - low))
+        if far.any():
+            column = int(np.argmax(far))
+            warn_user(
+                f"covariates[:, {column}] lie between {low[column]:.6g} and {high[column]:.6g}, far from "
+                f"HazardPrior(origin={origin[column]:.6g}), where the prior of the baseline hazard holds: it "
+                "pulls log hazard ratios towards 0; pass origin=covariates.mean(axis=0)"
+            )
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int

@@ -1,5 +1,8 @@
 """The card `joint_survival` against brute-force integrals, its own other forms, and simulation."""
 
+import warnings
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from numpyro import handlers
 from scipy.integrate import quad
 from sidebayes.models.blocks.event_times import HazardPrior, PiecewiseHazard
+from sidebayes.models.blocks.hazard_parameters import HazardParameters
 from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb
@@ -399,6 +403,70 @@ def test_formulas_of_survival_are_checked():
     shuffled = design.survival("Surv(years, died) ~ drug", persons.sample(frac=1, random_state=0))
     np.testing.assert_array_equal(shuffled["time"], persons["years"])
     assert design.survival("Surv(years, died) ~ 1", persons)["covariates"] is None
+
+
+def test_origins_and_units_do_not_matter():
+    """A covariate in calendar years, visits by age, and measures in thousandths say the same."""
+    table, persons = simulate_joint(40)
+    engine = sb.MAP(num_restarts=2)
+
+    def fit(table, persons):
+        design = sb.design("y ~ year + (year | who)", table)
+        data = design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
+        return sb.fit("joint_survival", **data, engine=engine, progress=False)
+
+    usual = fit(table, persons)
+    moved = table.assign(y=1000 * table.y, year=table.year + 50)
+    other = fit(moved, persons.assign(drug=persons.drug + 2010))
+    assert usual.verdict[0] == other.verdict[0] == "good"
+    for name in ("log_hazard_ratios", "level"):
+        np.testing.assert_allclose(other.params[name], usual.params[name], rtol=1e-3, atol=1e-4)
+    level, slope = 1000 * other.params["association"]
+    np.testing.assert_allclose([level, slope + 50 * level], usual.params["association"], rtol=1e-2)
+    curves = [one.survival([2.0], since=0.0)["mean"] for one in (usual, other)]
+    np.testing.assert_allclose(*curves, atol=1e-3)
+
+
+def test_an_origin_far_from_the_covariates_is_pointed_out():
+    born, prior = np.array([[1940.0], [1960.0]]), HazardPrior([], -3.0)
+    with pytest.warns(sb.SideBayesWarning, match=r"between 1940 and 1960, far from .*origin=0\)"):
+        HazardParameters(prior, born, np.eye(2)).check("time", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        HazardParameters(replace(prior, origin=1950.0), born, np.eye(2)).check("time", None)
+        HazardParameters(prior, born > 1950, np.eye(2)).check("time", None)
+
+
+def test_remedies_name_no_engine_that_is_refused():
+    """EM has no update of hazards."""
+    table, persons = simulate_joint(40)
+    design = sb.design("y ~ year + (year | who)", table)
+    data = design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
+    cut = sb.fit(
+        "joint_survival", **data, engine=sb.MAP(num_restarts=2, max_steps=3), progress=False
+    )
+    assert cut.verdict[0] == "bad"
+    assert "EM" not in cut.verdict[1]
+
+
+def test_measures_after_the_event_are_pointed_out():
+    table, persons = simulate_joint(12)
+    design = sb.design("y ~ year + (year | who)", table)
+    formula, died = (
+        "Surv(years, died) ~ 1",
+        persons.assign(years=persons.years.where(persons.index != 3, 0.1)),
+    )
+    with pytest.warns(
+        sb.SideBayesWarning, match=r"1 of 12 subjects, the first \[3\], have measures"
+    ):
+        design.survival(formula, died)
+    with pytest.warns(sb.SideBayesWarning, match="12 of 12 .* see that both have the same unit"):
+        design.survival(formula, persons.assign(years=persons.years / 365))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an age is another clock
+        sb.design("y ~ year + (year | who)", table.assign(year=table.year + 50)).survival(
+            formula, persons
+        )
 
 
 def test_weak_priors_go_with_the_units():
