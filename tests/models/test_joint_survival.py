@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpyro import handlers
+from numpyro.infer.util import log_density
 from scipy.integrate import quad
 from sidebayes.models.blocks.event_times import HazardPrior, PiecewiseHazard
 from sidebayes.models.blocks.hazard_parameters import HazardParameters
@@ -405,26 +406,47 @@ def test_formulas_of_survival_are_checked():
     assert design.survival("Surv(years, died) ~ 1", persons)["covariates"] is None
 
 
-def test_origins_and_units_do_not_matter():
-    """A covariate in calendar years, visits by age, and measures in thousandths say the same."""
-    table, persons = simulate_joint(40)
-    engine = sb.MAP(num_restarts=2)
+def test_origins_of_covariates_and_time_do_not_matter():
+    """With weak priors the log joint is the same at the parameters that mean the same."""
+    table, persons = simulate_joint(12)
 
-    def fit(table, persons):
+    def given(table, persons):
         design = sb.design("y ~ year + (year | who)", table)
-        data = design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
-        return sb.fit("joint_survival", **data, engine=engine, progress=False)
+        data = design.survival("Surv(years, died) ~ drug", persons, num_intervals=2)
+        names = ("y", "fixed", "random", "subjects", "time", "event", "covariates")
+        arrays = [np.asarray(data[name]) for name in names]
+        arrays[3] = sb.Groups(arrays[3])
+        return arrays, {name: data[name] for name in ("prior", "hazard")}
 
-    usual = fit(table, persons)
-    moved = table.assign(y=1000 * table.y, year=table.year + 50)
-    other = fit(moved, persons.assign(drug=persons.drug + 2010))
-    assert usual.verdict[0] == other.verdict[0] == "good"
-    for name in ("log_hazard_ratios", "level"):
-        np.testing.assert_allclose(other.params[name], usual.params[name], rtol=1e-3, atol=1e-4)
-    level, slope = 1000 * other.params["association"]
-    np.testing.assert_allclose([level, slope + 50 * level], usual.params["association"], rtol=1e-2)
-    curves = [one.survival([2.0], since=0.0)["mean"] for one in (usual, other)]
-    np.testing.assert_allclose(*curves, atol=1e-3)
+    usual = given(table, persons)
+    moved = table.assign(year=table.year + 50), persons.assign(drug=persons.drug + 2010)
+    changed = {
+        "coefficients": PARAMS["coefficients"] - [50 * PARAMS["coefficients"][1], 0],
+        "association": PARAMS["association"] + [0, 50 * PARAMS["association"][0]],
+    }
+    pairs = (usual, PARAMS), (given(*moved), PARAMS | changed)
+
+    @jax.jit
+    def log_joints():
+        return [log_density(joint_survival, *data, params)[0] for data, params in pairs]
+
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(*log_joints(), rtol=1e-9)
+
+
+def test_starts_lie_within_the_priors():
+    """Hazard ratios of effects on a measure in millions start at millionths."""
+    prior = HazardPrior([], -3.0, association=2.5e-6, covariates=1e-3, origin=2000.0)
+    block = HazardParameters(prior, np.array([[1990.0], [2005.0]]), np.eye(2))
+    shapes = {"level": (), "association": (2,), "log_hazard_ratios": (1,)}
+    found = block.starts(None, shapes, seed=0, num_starts=5)
+    assert {role: value[0].tolist() for role, value in found.items()} == {
+        "level": -3.0,
+        "association": [0.0, 0.0],
+        "log_hazard_ratios": [0.0],
+    }
+    assert np.abs(found["association"]).max() < 1e-6
+    assert np.abs(found["log_hazard_ratios"]).max() < 1e-3
 
 
 def test_an_origin_far_from_the_covariates_is_pointed_out():
@@ -447,26 +469,6 @@ def test_remedies_name_no_engine_that_is_refused():
     )
     assert cut.verdict[0] == "bad"
     assert "EM" not in cut.verdict[1]
-
-
-def test_measures_after_the_event_are_pointed_out():
-    table, persons = simulate_joint(12)
-    design = sb.design("y ~ year + (year | who)", table)
-    formula, died = (
-        "Surv(years, died) ~ 1",
-        persons.assign(years=persons.years.where(persons.index != 3, 0.1)),
-    )
-    with pytest.warns(
-        sb.SideBayesWarning, match=r"1 of 12 subjects, the first \[3\], have measures"
-    ):
-        design.survival(formula, died)
-    with pytest.warns(sb.SideBayesWarning, match="12 of 12 .* see that both have the same unit"):
-        design.survival(formula, persons.assign(years=persons.years / 365))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # an age is another clock
-        sb.design("y ~ year + (year | who)", table.assign(year=table.year + 50)).survival(
-            formula, persons
-        )
 
 
 def test_weak_priors_go_with_the_units():

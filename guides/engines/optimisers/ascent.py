@@ -42,6 +42,9 @@ __all__ = ["Ascent", "ascend"]
 Solver = Callable[[Problem, Callable, tuple], Callable]
 
 
+_AT_REST = 1e-7
+"""Gradient, relative to the loss, below which a climb that gets no further is held up by rounding alone."""
+
 _PACE = 3
 """Gradients that lead about as far as a step of EM."""
 
@@ -310,6 +313,8 @@ def _ended(
     best = ends.best(value, sound)
     here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
+    if code == STALLED and slope[best] <= _AT_REST * (1 + abs(value[best])):
+        code = SETTLED
     is_mode, remark = ends.remark(best, here)
     modes = distinct_modes(value, sound, {n: sites[n] for n in free})
     size = f"gradient at most {slope[best]:.2g}"

@@ -90,9 +90,9 @@ def estimated(
         Structure((len(start.root),)),
     ):
         warn_user(
-            f"{name} leaves the covariance of the random effects and the noise undetermined: many values "
-            "are equally likely. Subjects have too few rows or times, or columns depend on each other; give fewer "
-            "random columns, or individual=False"
+            f"{name} leaves the covariance of the random effects and the noise undetermined: many "
+            "values are equally likely. Subjects have too few rows or times, or columns depend on each "
+            "other; give fewer random columns, or individual=False"
         )
     lower = np.tril_indices(len(start.root))
     unit = np.diag(start.root)[lower[0]]
