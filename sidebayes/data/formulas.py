@@ -181,9 +181,9 @@ class Design(Mapping[str, Any]):
                 unit = "see that both have the same unit; " if late.mean() > 0.5 else ""
                 warn_user(
                     f"{int(late.sum())} of {len(late)} subjects, the first {named}, have measures with "
-                    f"{name} after the time of their event or end of observation; {unit}if {name} counts from "
-                    "the same origin, drop these rows: the model takes them as measured while the subject was "
-                    "at risk"
+                    f"{name} after the time of their event or end of observation; {unit}if {name} counts "
+                    "from the same origin, drop these rows: the model takes them as measured while the "
+                    "subject was at risk"
                 )
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
