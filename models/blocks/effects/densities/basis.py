@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax.scipy.linalg
 import numpy as np
-import scipy.linalg
+from jax.scipy.linalg import solve_triangular
 from numpy.typing import NDArray
 
 __all__ = ["least_squares", "lower_basis"]
@@ -62,5 +61,7 @@ def least_squares(xp: Any, y: Any, columns: Any) -> Any:
 def _inverse_root(xp: Any, gram: Any) -> Any:
     """Cholesky factor of the inverse: read backwards, the transposed inverse of one of the matrix itself."""
     lower = xp.linalg.cholesky(gram[::-1, ::-1])
-    solve_triangular = (scipy if xp is np else jax.scipy).linalg.solve_triangular
-    return solve_triangular(lower, xp.eye(len(lower)), lower=True).T[::-1, ::-1]
+    eye = xp.eye(len(lower))
+    if xp is np:
+        return np.tril(np.linalg.solve(lower, eye)).T[::-1, ::-1]
+    return solve_triangular(lower, eye, lower=True).T[::-1, ::-1]
