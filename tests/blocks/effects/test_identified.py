@@ -79,6 +79,14 @@ def test_flat_priors_ask_more_of_the_data_than_others():
     for random, groups in ((TIMES[:, :1], lone), (TIMES[:, [0, 0]], subjects)):
         with pytest.warns(SideBayesWarning, match="random effects and the noise undetermined"):
             mixed_parameters(Y, TIMES, random, subjects=groups).check("y", Y)
+        said = mixed_parameters(Y, TIMES, random, subjects=groups).remark({})  # of any draws
+        assert said is not None
+        assert "undetermined" in said
+    block = mixed_parameters(Y, TIMES, TIMES, subjects=subjects)
+    noise = np.ones((1, 1))
+    for factor, singular in (([1.0, 0.5, 0.0], True), ([1.0, 0.5, 0.5], False)):
+        said = block.remark({"factor": np.reshape(factor, (1, 1, 3)), "noise": noise})
+        assert (said is not None and "singular fit" in said) == singular
     for y, message in (
         (TIMES @ [1.0, 2.0], "y is a linear function of the columns of fixed"),
         (np.zeros(SIZE), "no noise is left"),
