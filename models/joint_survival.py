@@ -14,7 +14,8 @@ from .blocks.effects.densities.marginal import by_row
 from .blocks.effects.densities.timed import TimedEffects
 from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
-from .blocks.event_times import HazardPrior, PiecewiseHazard, check_times, sample_hazards
+from .blocks.event_times import HazardPrior, PiecewiseHazard, check_times
+from .blocks.hazard_parameters import HazardParameters
 from .blocks.side_information.partial_labels import Groups
 
 __all__ = ["joint_survival"]
@@ -41,7 +42,7 @@ def joint_survival(
 
     .. math:: y_r = x_r^\top \beta + z_r^\top b_{s(r)} + \epsilon_r, \quad b_s \sim N(0, D), \quad
               \epsilon_r \sim N(0, \sigma_{o(r)}^2), \qquad
-              h_s(t) = \lambda_{j(t)} \exp(w_s^\top \gamma + b_s^\top \alpha)
+              h_s(t) = \lambda_{j(t)} \exp((w_s - w_0)^\top \gamma + b_s^\top \alpha)
 
     The first part is `mixed_effects`. In the second, the hazard h of the event depends on the random
     effects of the same subject, such as the level and the slope at which its measure differs from
@@ -61,7 +62,8 @@ def joint_survival(
     event : array_like, shape (num_subjects,), optional
         1 where the event was seen, 0 where the time is censored. By default it was always seen.
     covariates : array_like, shape (num_subjects, num_covariates), optional
-        Columns w without an intercept, which the baseline hazard has.
+        Columns w without an intercept, which the baseline hazard has. Its sites, ``level`` and
+        ``log_hazards``, are those at the covariates :math:`w_0` of ``hazard.origin``.
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures, as for `mixed_effects`.
     prior : EffectsPrior
@@ -84,18 +86,9 @@ def joint_survival(
     parameters = mixed_parameters(y, fixed, random, outputs, covariance=covariance, prior=prior)
     coefficients = parameters.coefficients()
     scale_tril, noise = parameters.scale_tril(), parameters.noise()
-    log_hazards = sample_hazards(hazard)
-    with numpyro.plate("effects", random.shape[1]):
-        association = numpyro.sample(
-            "association", dist.Normal(0.0, jnp.asarray(hazard.association))
-        )
-    log_ratio = jnp.zeros(subjects.num_groups)
-    if covariates is not None:
-        with numpyro.plate("covariates", jnp.shape(covariates)[1]):
-            slopes = numpyro.sample(
-                "log_hazard_ratios", dist.Normal(0.0, jnp.asarray(hazard.covariates))
-            )
-        log_ratio = jnp.asarray(covariates) @ slopes
+    hazards = HazardParameters(hazard, covariates, parameters.random_map)
+    log_hazards, association = hazards.log_hazards(), hazards.association()
+    log_ratio = hazards.log_ratio(subjects.num_groups)
 
     if form == "marginal":
         at_zero = PiecewiseHazard(log_hazards, hazard.cuts, log_ratio, event)

@@ -202,10 +202,11 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
         return None
     if len(history) > 1:
         return "caution", "No other start came near it; add starts (num_restarts)."
-    noted = fit.tree["fit_info"].attrs
-    given, elsewhere = "starts_at_best" in noted, noted.get("began_at")
-    if not given and getattr(fit.config, "num_restarts", 1) > 1:
-        return None  # all its starts were equal: the model's blocks know one place to start from
+    info = fit.tree["fit_info"].attrs
+    elsewhere = info.get("began_at")
+    several = getattr(fit.config, "num_restarts", 1) > 1
+    if "starts_at_best" not in info and (several or "one_start" in info):
+        return None  # all its starts are equal: the model's blocks know one place to start from
     alone = fit.config.one_start
     if fit.config.climbs or fit.config.hard_labels or (alone and _has_unknown_labels(fit)):
         if elsewhere and not alone:

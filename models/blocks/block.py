@@ -22,6 +22,7 @@ __all__ = [
     "Augmented",
     "Batched",
     "Block",
+    "Bounded",
     "Checking",
     "CheckingRows",
     "Collapsible",
@@ -414,6 +415,15 @@ class Remarking(Protocol):
         Values have an axis of chains and one of draws in front. They are by role, and those of roles that
         the block lacks are of other blocks.
         """
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """Has sites that may lie on the boundary of what they can be, where there are no standard errors."""
+
+    def at_boundary(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """Names of sites, its own and deterministic ones, that lie there at values by role."""
         ...
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
@@ -21,7 +20,7 @@ from sidebayes.common.fields import Positive, Range, check_fields, check_integer
 
 from .side_information.partial_labels import frozen
 
-__all__ = ["HazardPrior", "PiecewiseHazard", "sample_hazards"]
+__all__ = ["HazardPrior", "PiecewiseHazard", "check_times", "read_times"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class HazardPrior:
     cuts : array_like, shape (num_intervals - 1,)
         Where the hazard jumps: positive times, increasing. Empty for a constant hazard.
     level, level_scale : float
-        Mean m and standard deviation s of the first log-hazard.
+        Mean m and standard deviation s of the first log-hazard, at covariates of `origin`.
     step : float
         Scale :math:`\nu` of the steps between neighbouring intervals, positive.
     covariates : array_like, shape () or (num_covariates,)
@@ -47,7 +46,11 @@ class HazardPrior:
     association : array_like, shape () or (num_effects,)
         Standard deviations a of the log hazard ratios :math:`\alpha` of random effects, positive. The
         default suits effects of unit width. Effects on a measure in thousandths need a deviation a
-        thousand times as large, which ``design.survival`` sets.
+        thousand times as large, which ``design.survival`` sets. They hold for effects at the origin of the
+        prior of the effects; see `EffectsPrior`.
+    origin : array_like, shape () or (num_covariates,)
+        Covariates of which the baseline hazard is, zero by default. It should lie among the data: a hazard
+        at a birth year of 0 is not near any rate of events. ``design.survival`` takes their means.
     """
 
     cuts: ArrayLike
@@ -56,13 +59,22 @@ class HazardPrior:
     step: Positive = 1.0
     covariates: ArrayLike = 2.5
     association: ArrayLike = 2.5
+    origin: ArrayLike = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("cuts", "covariates", "association"):
-            value = real_array(f"HazardPrior({name}=...)", getattr(self, name))
-            if value.ndim > 1 or not np.isfinite(value).all() or (value <= 0).any():
-                raise ValueError(f"HazardPrior({name}={value}): expected positive numbers")
+        for name in ("cuts", "covariates", "association", "origin"):
+            value, signed = (
+                real_array(f"HazardPrior({name}=...)", getattr(self, name)),
+                name == "origin",
+            )
+            if (
+                value.ndim > 1
+                or not np.isfinite(value).all()
+                or (not signed and (value <= 0).any())
+            ):
+                wanted = "numbers" if signed else "positive numbers"
+                raise ValueError(f"HazardPrior({name}={value}): expected {wanted}")
             object.__setattr__(self, name, frozen(value))
         cuts = np.asarray(self.cuts)
         if cuts.ndim != 1 or (np.diff(cuts) <= 0).any():
@@ -126,31 +138,6 @@ def read_times(time: HostArrayLike, event: HostArrayLike) -> tuple[np.ndarray, n
             f"event[{row}] = {events[row]}; expected 1 where the event was seen, 0 where time is censored"
         )
     return times, events.astype(bool)
-
-
-def sample_hazards(prior: HazardPrior) -> Array:
-    """Sample the log-hazards of all intervals, shape (num_intervals,).
-
-    Raises
-    ------
-    TypeError
-        If there is no `HazardPrior`.
-    """
-    if not isinstance(prior, HazardPrior):
-        raise TypeError(
-            f"hazard = {prior!r:.60}; pass a HazardPrior, such as HazardPrior.weak(time, event), or take all "
-            "data from sidebayes.design(...).survival(...)"
-        )
-    level = numpyro.sample("level", dist.Normal(prior.level, prior.level_scale))
-    log_hazards = level[None]
-    number = np.size(prior.cuts)
-    if number:
-        scale = numpyro.sample("step_scale", dist.HalfNormal(prior.step))
-        steps = dist.Normal(0.0, 1.0).expand([number]).to_event(1)
-        steps = numpyro.sample("steps", steps, infer={"event_dims": ["cuts"]})
-        log_hazards = jnp.concatenate([log_hazards, level + scale * jnp.cumsum(steps)])
-    with numpyro.plate("intervals", number + 1):
-        return numpyro.deterministic("log_hazards", log_hazards)
 
 
 class PiecewiseHazard(dist.Distribution):

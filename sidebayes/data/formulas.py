@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sidebayes.models.blocks.effects.densities.structure import Structure
 from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.partial_labels import Groups
@@ -148,40 +149,41 @@ class Design(Mapping[str, Any]):
         with naming(formula, frame):
             columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
         columns = columns.drop(columns="Intercept", errors="ignore")
-        scales = _ratio_scales(self["y"], self["fixed"], self["random"], columns)
         own: dict[str, Any] = {
             name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")
         }
+        prior = EffectsPrior.weak(**own)
+        random = self["random"].to_numpy(float)
+        structure = Structure.read(self["covariance"], random.shape[1])
+        random = random @ np.linalg.inv(prior.map_of(structure))
+        scales = _ratio_scales(self["y"], self["fixed"], random, columns)
         return self._data | {
             "time": time,
             "event": event.astype(float),
             "covariates": columns if columns.shape[1] else None,
-            "prior": EffectsPrior.weak(**own),
+            "prior": prior,
             "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
         }
 
     def _warn_of_late_rows(self, time: np.ndarray, subjects: NDArray) -> None:
         """Warn of measures after the event, where a column of random effects looks like the same clock.
 
-        That is a column, no less than zero anywhere, whose last value is before the event or the end of
+        That is a column, no less than zero anywhere, whose first value is before the event or the end of
         observation for most subjects.
         """
         rows, columns = self["subjects"], self["random"]
         for name in columns.loc[:, columns.nunique() > 1]:
-            last = (
-                pd.Series(columns[name].to_numpy())
-                .groupby(rows)
-                .max()
-                .loc[list(subjects)]
-                .to_numpy()
-            )
-            late = last > time
-            if columns[name].min() >= 0 and late.any() and late.mean() < 0.5:
-                first = np.asarray(subjects)[late].tolist()[:5]
+            of_subject = columns[name].groupby(rows).agg(["min", "max"]).loc[list(subjects)]
+            late = of_subject["max"].to_numpy() > time
+            is_clock = columns[name].min() >= 0 and (of_subject["min"] > time).mean() < 0.5
+            if is_clock and late.any():
+                named = np.asarray(subjects)[late].tolist()[:5]
+                unit = "see that both have the same unit; " if late.mean() > 0.5 else ""
                 warn_user(
-                    f"{int(late.sum())} subjects, the first {first}, have measures with {name} after the "
-                    f"time of their event or end of observation; if {name} counts from the same origin, drop "
-                    "these rows: the model takes them as measured while the subject was at risk"
+                    f"{int(late.sum())} of {len(late)} subjects, the first {named}, have measures with "
+                    f"{name} after the time of their event or end of observation; {unit}if {name} counts "
+                    "from the same origin, drop these rows: the model takes them as measured while the "
+                    "subject was at risk"
                 )
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
@@ -315,18 +317,20 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
 
 
 def _ratio_scales(
-    y: np.ndarray, fixed: pd.DataFrame, random: pd.DataFrame, covariates: pd.DataFrame
+    y: np.ndarray, fixed: pd.DataFrame, z: np.ndarray, covariates: pd.DataFrame
 ) -> dict[str, np.ndarray | float]:
-    """Prior deviations of log hazard ratios, in the units of the random effects and of covariates."""
-    x, z = fixed.to_numpy(float), random.to_numpy(float)
+    """Prior deviations of log hazard ratios of effects of columns z and of covariates, and their origin."""
+    x = fixed.to_numpy(float)
     residual = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
     inside = z != 0  # rows of other outputs have other units
     square = np.where(inside, residual[:, None] ** 2, 0.0).sum(axis=0)
     unit = np.sqrt(square / np.maximum((z**2).sum(axis=0), np.finfo(float).tiny))
-    spread = covariates.to_numpy(float).std(axis=0)
+    w = covariates.to_numpy(float)
+    spread = w.std(axis=0)
     return {
         "association": _WIDTH / np.where(unit > 0, unit, 1.0),
         "covariates": _WIDTH / np.where(spread > 0, spread, 1.0) if spread.size else _WIDTH,
+        "origin": w.mean(axis=0) if spread.size else 0.0,
     }
 
 

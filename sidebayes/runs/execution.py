@@ -17,7 +17,7 @@ from sidebayes.diagnostics.fitted import Fitted
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibilities
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
-from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine, Status
+from sidebayes.guides.engines.base import Engine, EngineResult, FitError, KeptEngine, Status
 from sidebayes.guides.engines.given import GivenDraws, given_result
 from sidebayes.guides.engines.modes import Modes, modes_missed
 from sidebayes.guides.engines.optimisers.elsewhere import mass_elsewhere
@@ -271,8 +271,15 @@ def _describe(
     if init is not None:
         info["starts_at_best"] = 1 if isinstance(init, Mapping) else num_starts_at_best(init)
         info["began_at"] = "" if isinstance(init, Mapping) else init.method
+    elif _is_single(run.engine) and problems.has_one_start(run.problem, run.seed):
+        info["one_start"] = 1
     info["seconds"] = json.dumps(_with_total(found.result.seconds, began))
     return draws
+
+
+def _is_single(engine: Engine) -> bool:
+    """Whether an engine climbs from one start, where others have several."""
+    return engine.climbs and getattr(engine, "num_restarts", 0) == 1
 
 
 def _labels(run: Run, found: _Found, draws: MatchedDraws) -> NDArray[np.int64]:

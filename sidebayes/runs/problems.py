@@ -21,12 +21,14 @@ from sidebayes.guides.engines.problem.density import (
     collapsed_sites,
     filled,
     filling,
+    finite_mixtures,
     latent_sites,
     sum_log_prob,
     traced,
 )
 from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, live_inputs
 from sidebayes.guides.engines.problem.units import given_data
+from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
 from sidebayes.models.blocks.block import Checking, Remarking, Unbounded
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
@@ -45,6 +47,7 @@ __all__ = [
     "check_names",
     "check_observed",
     "empirical_prior",
+    "has_one_start",
     "label_slices",
     "remarks",
     "shapes_of",
@@ -188,6 +191,16 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
     ]
     found += [fn.remark() for fn, _ in collapsed_sites(trace).values()]
     return [sentence for sentence in found if sentence is not None]
+
+
+def has_one_start(problem: Problem, seed: int) -> bool:
+    """Whether blocks know one place to start from for all sites, however many starts are asked for."""
+    trace = abstract_trace(problem)
+    starting = plan_updates(problem).starting
+    known = {name for part in starting for name in part.sites.values()}
+    if finite_mixtures(trace) or known != latent_sites(trace).keys():
+        return False
+    return len(next(iter(initial_values(problem, seed, 2, seeded=True).values()))) == 1
 
 
 def empirical_prior(problem: Problem) -> Any:

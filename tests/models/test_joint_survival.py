@@ -1,13 +1,18 @@
 """The card `joint_survival` against brute-force integrals, its own other forms, and simulation."""
 
+import warnings
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 from numpyro import handlers
+from numpyro.infer.util import log_density
 from scipy.integrate import quad
 from sidebayes.models.blocks.event_times import HazardPrior, PiecewiseHazard
+from sidebayes.models.blocks.hazard_parameters import HazardParameters
 from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb
@@ -402,6 +407,71 @@ def test_formulas_of_survival_are_checked():
     shuffled = design.survival("Surv(years, died) ~ drug", persons.sample(frac=1, random_state=0))
     np.testing.assert_array_equal(shuffled["time"], persons["years"])
     assert design.survival("Surv(years, died) ~ 1", persons)["covariates"] is None
+
+
+def test_origins_of_covariates_and_time_do_not_matter():
+    """With weak priors the log joint is the same at the parameters that mean the same."""
+    table, persons = simulate_joint(12)
+
+    def given(table, persons):
+        design = sb.design("y ~ year + (year | who)", table)
+        data = design.survival("Surv(years, died) ~ drug", persons, num_intervals=2)
+        names = ("y", "fixed", "random", "subjects", "time", "event", "covariates")
+        arrays = [np.asarray(data[name]) for name in names]
+        arrays[3] = sb.Groups(arrays[3])
+        return arrays, {name: data[name] for name in ("prior", "hazard")}
+
+    usual = given(table, persons)
+    moved = table.assign(year=table.year + 50), persons.assign(drug=persons.drug + 2010)
+    changed = {
+        "coefficients": PARAMS["coefficients"] - [50 * PARAMS["coefficients"][1], 0],
+        "association": PARAMS["association"] + [0, 50 * PARAMS["association"][0]],
+    }
+    pairs = (usual, PARAMS), (given(*moved), PARAMS | changed)
+
+    @jax.jit
+    def log_joints():
+        return [log_density(joint_survival, *data, params)[0] for data, params in pairs]
+
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(*log_joints(), rtol=1e-9)
+
+
+def test_starts_lie_within_the_priors():
+    """Hazard ratios of effects on a measure in millions start at millionths."""
+    prior = HazardPrior([], -3.0, association=2.5e-6, covariates=1e-3, origin=2000.0)
+    block = HazardParameters(prior, np.array([[1990.0], [2005.0]]), np.eye(2))
+    shapes = {"level": (), "association": (2,), "log_hazard_ratios": (1,)}
+    found = block.starts(None, shapes, seed=0, num_starts=5)
+    assert {role: value[0].tolist() for role, value in found.items()} == {
+        "level": -3.0,
+        "association": [0.0, 0.0],
+        "log_hazard_ratios": [0.0],
+    }
+    assert np.abs(found["association"]).max() < 1e-6
+    assert np.abs(found["log_hazard_ratios"]).max() < 1e-3
+
+
+def test_an_origin_far_from_the_covariates_is_pointed_out():
+    born, prior = np.array([[1940.0], [1960.0]]), HazardPrior([], -3.0)
+    with pytest.warns(sb.SideBayesWarning, match=r"between 1940 and 1960, far from .*origin=0\)"):
+        HazardParameters(prior, born, np.eye(2)).check("time", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        HazardParameters(replace(prior, origin=1950.0), born, np.eye(2)).check("time", None)
+        HazardParameters(prior, born > 1950, np.eye(2)).check("time", None)
+
+
+def test_remedies_name_no_engine_that_is_refused():
+    """EM has no update of hazards."""
+    table, persons = simulate_joint(40)
+    design = sb.design("y ~ year + (year | who)", table)
+    data = design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
+    cut = sb.fit(
+        "joint_survival", **data, engine=sb.MAP(num_restarts=2, max_steps=3), progress=False
+    )
+    assert cut.verdict[0] == "bad"
+    assert "EM" not in cut.verdict[1]
 
 
 def test_weak_priors_go_with_the_units():

@@ -119,7 +119,7 @@ def test_other_engines_find_the_same(data, reml, ml):
         np.testing.assert_allclose(found.params["covariance"], best.params["covariance"], atol=1e-4)
         np.testing.assert_allclose(found.params["noise"], best.params["noise"], atol=1e-5)
     found = fit(data, sb.Newton())
-    assert found.status.converged
+    assert found.verdict[0] == "good"  # blocks know one start, as they do for MAP
     np.testing.assert_allclose(found.params["covariance"], reml.params["covariance"], atol=1e-6)
 
 
@@ -140,6 +140,22 @@ def test_a_variance_of_zero_is_an_answer():
     assert found.covariance.loc[names, names].isna().all(axis=None)
     assert np.isfinite(found.coefficients()).all(axis=None)
     np.testing.assert_allclose(found.effects()["mean"].to_numpy()[:, zero], 0.0, atol=1e-5)
+    assert found.verdict[0] == "caution"
+
+
+def test_a_correlation_of_one_is_singular(tmp_path):
+    data = simulate(deviations=(0.0, 0.0), seed=3)
+    found = fit(data, form="marginal")
+    root = np.sqrt(np.diag(found.params["covariance"]))
+    assert (root > 1e-3).all()
+    assert abs(found.params["covariance"][1, 0]) > 0.999 * root.prod()
+    assert found.verdict[0] == "caution"
+    assert "singular fit" in found.verdict[1]
+    names = [name for name in found.covariance.index if name.startswith("covariance[")]
+    assert found.covariance.loc[names].isna().all(axis=None)
+    assert np.isfinite(found.coefficients()).all(axis=None)
+    found.save(tmp_path / "singular.nc")
+    assert sb.load(tmp_path / "singular.nc").verdict == found.verdict
 
 
 def test_one_row_a_subject():
@@ -149,6 +165,8 @@ def test_one_row_a_subject():
     y, subject = x @ [1.0, 2.0] + rng.normal(size=50), rng.permutation(50)
     with pytest.warns(sb.SideBayesWarning, match="the noise undetermined"):
         found = sb.fit("mixed_effects", y, x, x[:, :1], subject, form="marginal", progress=False)
+    assert found.verdict[0] == "caution"
+    assert "the noise undetermined" in found.verdict[1]
     table = sm.OLS(y, x).fit()
     total = found.params["covariance"][0, 0] + found.params["noise"] ** 2
     np.testing.assert_allclose(total, table.ssr / 50, rtol=1e-6)
@@ -171,6 +189,24 @@ def test_units_of_the_columns_do_not_matter(data, ml):
     )
     covariance = turn @ found.params["covariance"] @ turn.T
     np.testing.assert_allclose(covariance, ml.params["covariance"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("origin", [2010.0, 1e8])
+@pytest.mark.parametrize(
+    "engine", [sb.MAP(), sb.Newton(), sb.EM(tol=1e-13, max_steps=3000)], ids=str
+)
+def test_calendar_years_do_not_matter(data, reml, engine, origin):
+    moved = SimpleNamespace(x=data.x + np.array([0.0, origin]), y=data.y, subject=data.subject)
+    found = fit(moved, engine)
+    assert found.verdict[0] == "good"
+    variances = [one.params["covariance"][1, 1] for one in (found, reml)]
+    np.testing.assert_allclose(*variances, rtol=1e-3)
+    for one in ("estimate", "standard_error"):
+        slopes = [fitted.coefficients()[one].iloc[1] for fitted in (found, reml)]
+        np.testing.assert_allclose(*slopes, rtol=1e-4)
+    np.testing.assert_allclose(
+        found.effects()["mean"][:, 1], reml.effects()["mean"][:, 1], atol=1e-3
+    )
 
 
 def test_independent_outputs_are_fitted_as_if_alone(data, ml):

@@ -1,5 +1,7 @@
 """The card `trajectories`: exact on small problems, its limits, links, subjects, and what a fit tells."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,8 @@ from scipy.special import betaln, logsumexp
 from scipy.stats import beta, multivariate_normal, norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.models.blocks.kernels.curve_setting import curve_setting
+from sidebayes.models.blocks.kernels.curves import Curves
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.trajectories import trajectories
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -354,6 +358,16 @@ def test_clusters_keep_their_order(people):
 
 
 @pytest.mark.slow
+def test_a_prior_mean_far_from_all_rows_is_pointed_out():
+    setting = curve_setting(Y, T, T, None, None, kernel="rbf", mean=0.0, **SCALES)
+    block = Curves(2, len(T), None, setting)
+    with pytest.warns(sb.SideBayesWarning, match="y lies 1e\\+03 amplitudes from the prior mean"):
+        block.check("y", Y + 1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        block.check("y", Y)
+
+
 def test_a_truncation_that_matters_is_said():
     found = fit(Y, T, SUBJECT, num_clusters=2)
     assert "truncation matters" in str(found.status)

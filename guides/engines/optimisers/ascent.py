@@ -42,6 +42,9 @@ __all__ = ["Ascent", "ascend"]
 Solver = Callable[[Problem, Callable, tuple], Callable]
 
 
+_AT_REST = 1e-7
+"""Gradient, relative to the loss, below which a climb that gets no further is held up by rounding alone."""
+
 _PACE = 3
 """Gradients that lead about as far as a step of EM."""
 
@@ -310,6 +313,8 @@ def _ended(
     best = ends.best(value, sound)
     here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
+    if code == STALLED and slope[best] <= _AT_REST * (1 + abs(value[best])):
+        code = SETTLED
     is_mode, remark = ends.remark(best, here)
     modes = distinct_modes(value, sound, {n: sites[n] for n in free})
     size = f"gradient at most {slope[best]:.2g}"
@@ -323,12 +328,11 @@ def _ended(
     elif code == STALLED:
         message = (
             f"{title} made no further progress after {steps[best]} steps ({size}); loosen "
-            f"tol={tol}, or check the fit against EM"
+            f"tol={tol}, or start elsewhere with init="
         )
     else:
         message = (
-            f"{title} stopped at max_steps={max_steps} ({size}); raise it, loosen tol, or start "
-            "from EM with init="
+            f"{title} stopped at max_steps={max_steps} ({size}); raise it, or loosen tol={tol}"
         )
     if remark:
         message += f"; {remark}"
@@ -364,6 +368,6 @@ def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str
             f"{known_cause(problem) or 'check the data of that site, or pass init='}"
         )
     return (
-        f"{title}: every start broke down on the way; pass init= from EM, or a prior that keeps scales "
-        "away from zero"
+        f"{title}: every start broke down on the way; pass init=, or a prior that keeps scales away "
+        "from zero"
     )

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from sidebayes.models.blocks.effects.densities.structure import Structure
+from sidebayes.models.blocks.effects.identified import covariance_is_determined, independent_columns
 
 from sidebayes.common.fields import check_integer
 from sidebayes.common.warnings import warn_user
@@ -58,7 +60,8 @@ def estimate_population(
     Warns
     -----
     SideBayesWarning
-        If there are no more subjects than random effects, or the search has not converged.
+        If there are no more subjects than random effects, the rows do not determine their covariance, or
+        the search has not converged.
     """
     if not isinstance(table, LongTable):
         raise TypeError(f"table is a {type(table).__name__}; pass a LongTable")
@@ -78,6 +81,18 @@ def estimated(
             f"{name} has {len(table)} subject{plural} for {len(start.root)} random effects, too few to "
             "tell how subjects differ: the covariance is singular, or nearly so. Give more subjects than "
             "effects, fewer random columns, or individual=False"
+        )
+    elif not covariance_is_determined(
+        independent_columns(table.fixed)[0],
+        table.random,
+        table.codes,
+        table.outputs,
+        Structure((len(start.root),)),
+    ):
+        warn_user(
+            f"{name} leaves the covariance of the random effects and the noise undetermined: many "
+            "values are equally likely. Subjects have too few rows or times, or columns depend on each "
+            "other; give fewer random columns, or individual=False"
         )
     lower = np.tril_indices(len(start.root))
     unit = np.diag(start.root)[lower[0]]

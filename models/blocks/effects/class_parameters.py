@@ -10,12 +10,10 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
-from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
 from ..block import Observation
@@ -84,6 +82,11 @@ class ClassParameters(MixedParameters):
         self.own = np.setdiff1d(np.arange(self.num_terms), self.common)
 
     @property
+    def term_blocks(self) -> list[NDArray[np.int64]]:
+        """Those that all classes share, and those of each class."""
+        return [block for block in (self.common, self.own) if len(block)]
+
+    @property
     def factors(self) -> tuple[str, ...]:
         """Log-factors of `EffectsMixture` that depend on the data."""
         return ("precision", "shift", "unary")
@@ -116,10 +119,7 @@ class ClassParameters(MixedParameters):
 
     def _sample(self, role: str, name: str, terms: NDArray[np.int64], dim: str) -> Array:
         """Sample the coefficients of some terms."""
-        fn: dist.Distribution = dist.ImproperUniform(constraints.real_vector, (), (len(terms),))
-        if self.normal is not None:
-            fn = dist.Normal(*(each[terms] for each in self.normal)).to_event(1)
-        return self.declare(role, name, fn, [dim])
+        return self.declare(role, name, self._law(terms), [dim])
 
     def scale_tril(self) -> Array:
         """Sample the Cholesky factors, shape (num_clusters, num_effects, num_effects)."""
@@ -193,7 +193,7 @@ class ClassParameters(MixedParameters):
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
         """See `class_pass`; no array by subject and class is kept."""
-        log_partition, found = class_pass(fn, value, self.structure)
+        log_partition, found = class_pass(fn, value, self.structure, self.term_blocks)
         return log_partition, {"moments": found, "log_weights": found.total}
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:

@@ -10,6 +10,7 @@ from scipy.optimize import linear_sum_assignment
 
 from ..components.partition_starts import partition_labels
 from ..side_information.partial_labels import Groups
+from .densities.basis import lower_basis
 
 __all__ = ["class_starts"]
 
@@ -58,8 +59,10 @@ def class_starts(
     residual = (y - fixed @ units.start) * weight
     effects = _predicted(random, residual, weight, units.factor, codes, number)
     # one subject's worth of all rows keeps the fit to a small class regular
-    gram = _by_group(_products(fixed[:, own], weight), codes, number)
-    slope = _by_group(fixed[:, own] * residual[:, None], codes, number)
+    basis = lower_basis(np, fixed[:, own])
+    columns = fixed[:, own] @ basis
+    gram = _by_group(_products(columns, weight), codes, number)
+    slope = _by_group(columns * residual[:, None], codes, number)
     prior = gram.mean(axis=0)
     labels = partition_labels(effects, num_clusters, seed, num_starts)
     found = np.empty((num_starts, num_clusters, len(own)))
@@ -69,7 +72,7 @@ def class_starts(
             member = part == cluster
             total = (prior + gram[member].sum(axis=0)).reshape(len(own), len(own))
             found[start, cluster] = np.linalg.solve(total, slope[member].sum(axis=0))
-    return units.start[own] + found
+    return units.start[own] + found @ basis.T
 
 
 def _products(columns: NDArray, weight: Any) -> NDArray[np.float64]:

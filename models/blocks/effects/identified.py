@@ -1,4 +1,4 @@
-"""Identifiability: designs that leave parameters of a linear mixed model undetermined."""
+"""Identifiability: designs that leave parameters of a linear mixed model undetermined, singular estimates."""
 
 from __future__ import annotations
 
@@ -7,12 +7,37 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 from scipy.sparse import csr_array
 
+from .densities.basis import lower_basis
 from .densities.structure import Structure
 
-__all__ = ["covariance_is_determined", "independent_columns"]
+__all__ = [
+    "SINGULAR",
+    "UNDETERMINED",
+    "covariance_is_determined",
+    "independent_columns",
+    "is_singular",
+]
+
+UNDETERMINED = (
+    "The data leave the covariance of the random effects and the noise undetermined: many values are "
+    "equally likely, and the fit ends at any of them. Columns of random depend on each other, or subjects "
+    "have too few rows or times, or fixed effects of their own; give fewer columns, covariance='diagonal', "
+    "or a prior"
+)
+"""What is said of a flat prior where `covariance_is_determined` is false."""
+
+SINGULAR = (
+    "This is a singular fit: the covariance of the random effects is on the boundary, a variance of 0 or "
+    "effects that determine each other, and has no standard errors; take fewer random effects, "
+    "covariance='diagonal', or a prior"
+)
+"""What is said of an estimate that `is_singular`."""
 
 _DEPENDENT = 1e-9
 """Share of a column's length outside the span of the others below which it depends on them."""
+
+_NO_SPREAD = 5e-3
+"""Standard deviation of outcomes by random effects, as a share of the noise, that counts as none."""
 
 _SINGULAR = 1e-12
 """Least eigenvalue, of directions of unit length, below which they count as dependent."""
@@ -69,6 +94,22 @@ def covariance_is_determined(
     kinds = np.ones((len(random), 1)) if outputs is None else np.asarray(outputs, float)
     inner, plain = _inner_products(fixed, columns, np.asarray(codes), kinds, structure)
     return bool(np.linalg.eigvalsh(inner / np.outer(plain, plain))[0] >= _SINGULAR)
+
+
+def is_singular(random: ArrayLike, root: NDArray, noise: NDArray, structure: Structure) -> np.bool_:
+    """Whether random effects have next to no spread along some direction of their columns.
+
+    Parameters
+    ----------
+    random : array_like, shape (num_rows, num_effects)
+    root : ndarray, shape (..., num_effects, num_effects)
+        Factors of their covariance.
+    noise : ndarray
+    structure : Structure
+    """
+    basis = lower_basis(np, np.asarray(random, float), structure.blocks)
+    spread = np.linalg.svd(np.linalg.solve(basis, root), compute_uv=False)
+    return spread.min() <= _NO_SPREAD * noise.min()
 
 
 def _inner_products(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from ..visits import at_a_time
 from .densities.expected import Regression, class_regressions
@@ -28,7 +31,9 @@ class ClassPass(NamedTuple):
     regression: Regression
 
 
-def class_pass(fn: EffectsMixture, value: Array, structure: Structure) -> ClassPass:
+def class_pass(
+    fn: EffectsMixture, value: Array, structure: Structure, terms: Sequence[NDArray[np.int64]]
+) -> ClassPass:
     """Log partition function and regressions of all classes, for groups that no links tie.
 
     The same numbers as those of `EffectsMixture.log_partition`, its slope and `expected_regression`, of
@@ -39,11 +44,15 @@ def class_pass(fn: EffectsMixture, value: Array, structure: Structure) -> ClassP
     fn : EffectsMixture
     value : Array, shape (num_rows,)
     structure : Structure
+    terms : sequence of ndarray of int
+        Fixed effects that have a basis for themselves.
     """
-    sums = group_sums(jnp.asarray(value), fn.fixed, fn.design, fn.groups, fn.outputs)
+    blocks = terms, structure.blocks
+    sums = group_sums(jnp.asarray(value), fn.fixed, fn.design, fn.groups, fn.outputs, blocks)
     number = fn.groups.num_groups  # type: ignore[union-attr]
     log_side = jnp.zeros((number, fn.num_clusters)) if fn.log_side is None else fn.log_side
-    by_group = {name: leaf for name, leaf in sums._asdict().items() if name != "start"}
+    of_all = {name: getattr(sums, name) for name in ("terms", "effects", "start")}
+    by_group = {name: leaf for name, leaf in sums._asdict().items() if name not in of_all}
     columns = by_group, log_side, jnp.ones(number)
     size = min(at_a_time(_CHUNK), number)
 
@@ -53,7 +62,7 @@ def class_pass(fn: EffectsMixture, value: Array, structure: Structure) -> ClassP
 
     def one(columns: tuple[dict[str, Array], Array, Array]) -> ClassPass:
         some, log_side, counted = columns
-        return _of_chunk(fn, RowSums(sums.start, **some), log_side, counted, structure)
+        return _of_chunk(fn, RowSums(**of_all, **some), log_side, counted, structure)
 
     def add(total: ClassPass, columns: Any) -> tuple[ClassPass, None]:
         return jax.tree.map(jnp.add, total, one(columns)), None

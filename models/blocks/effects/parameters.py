@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-import jax.scipy.linalg
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import scipy.linalg
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
@@ -29,10 +27,17 @@ from sidebayes.common.warnings import warn_user
 from ..block import Block, Observation
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups
+from .densities.basis import least_squares, lower_basis
 from .densities.expected import Regression, expected_regression, solve
 from .densities.small import cholesky
 from .densities.structure import FactorUnits, Structure
-from .identified import covariance_is_determined, independent_columns
+from .identified import (
+    SINGULAR,
+    UNDETERMINED,
+    covariance_is_determined,
+    independent_columns,
+    is_singular,
+)
 from .priors import EffectsPrior
 
 __all__ = ["MixedParameters", "mixed_parameters", "read_options"]
@@ -48,10 +53,10 @@ _EXACT = 1e-13
 
 
 class DataScales(NamedTuple):
-    """Scales of the data: least-squares coefficients, their precision, and what factor and noise are like."""
+    """Scales of the data: least-squares coefficients, weighted rows, what factor and noise are like."""
 
     start: Any
-    precision: Any
+    rows: Any
     factor: Any
     noise: Any
 
@@ -94,10 +99,22 @@ class MixedParameters(Block):
             self._check_prior(prior)
 
     @property
+    def random_map(self) -> NDArray[np.float64]:
+        """Map of the random effects to those that the prior is of, shape (num_effects, num_effects)."""
+        if self.prior is None:
+            return np.eye(self.structure.size)
+        return self.prior.map_of(self.structure)
+
+    @property
     def factors(self) -> tuple[str, ...]:
         """All log-factors of `MixedEffects` and of `RestrictedEffects`."""
         own = ("precision", "shift", "cross", "fixed_precision", "fixed_shift")
         return (*own, "constant", "ungrouped")
+
+    @property
+    def term_blocks(self) -> list[NDArray[np.int64]]:
+        """Fixed effects that have a basis for themselves."""
+        return [np.arange(self.num_terms)]
 
     @property
     def has_update(self) -> bool:
@@ -106,16 +123,26 @@ class MixedParameters(Block):
 
     @property
     def normal(self) -> tuple[Array, Array] | None:
-        """Means and standard deviations of the prior of the fixed effects, None if it is flat."""
+        """Means and factor of the covariance of the fixed effects in their prior, None if it is flat."""
+        return self._normal(np.arange(self.num_terms))
+
+    def _normal(self, terms: NDArray[np.int64]) -> tuple[Array, Array] | None:
+        """Those of some fixed effects."""
         if self.prior is None:
             return None
-        return jnp.asarray(self.prior.mean), jnp.asarray(self.prior.scale)
+        mean, lower = self.prior.of_coefficients(terms)
+        return jnp.asarray(mean), jnp.asarray(lower)
+
+    def _law(self, terms: NDArray[np.int64]) -> dist.Distribution:
+        """Prior of some fixed effects."""
+        normal = self._normal(terms)
+        if normal is None:
+            return dist.ImproperUniform(constraints.real_vector, (), (len(terms),))
+        return dist.MultivariateNormal(normal[0], scale_tril=normal[1])
 
     def coefficients(self) -> Array:
         """Sample the fixed effects, shape (num_terms,)."""
-        shape = (self.num_terms,)
-        flat = dist.ImproperUniform(constraints.real_vector, (), shape)
-        fn = flat if self.normal is None else dist.Normal(*self.normal).to_event(1)
+        fn = self._law(np.arange(self.num_terms))
         return self.declare("coefficients", "coefficients", fn, ["terms"])
 
     def scale_tril(self) -> Array:
@@ -147,7 +174,7 @@ class MixedParameters(Block):
                 lkj = dist.LKJCholesky(size, self.prior.concentration)
                 own = self.declare(name, name, lkj, ["effects", "effects_1"] if alone else ())
             root = root.at[..., block, block].set(own)
-        return deviation[..., None] * root
+        return jnp.asarray(np.linalg.inv(self.random_map)) @ (deviation[..., None] * root)
 
     def canonical(
         self, values: Mapping[str, NDArray]
@@ -191,8 +218,8 @@ class MixedParameters(Block):
     def _affine(self, terms: NDArray[np.int64]) -> Transform:
         """Coordinates of some of the coefficients."""
         units = self._units(jnp)
-        precision = units.precision[terms[:, None], terms]
-        return LowerCholeskyAffine(units.start[terms], _root(jnp, precision))
+        root = lower_basis(jnp, units.rows[:, terms])
+        return LowerCholeskyAffine(units.start[terms], root)
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
@@ -231,19 +258,39 @@ class MixedParameters(Block):
                 f"{name} is a linear function of the columns of fixed: no noise is left, and the likelihood "
                 "has no maximum. Check how it was made, or pass a prior"
             )
-        if self.subjects is not None and not covariance_is_determined(
+        if not self._is_determined():
+            warn_user(UNDETERMINED)
+
+    def _is_determined(self) -> bool:
+        """Whether the rows determine the covariance under a flat prior."""
+        basis, _ = independent_columns(self.fixed)
+        return self.subjects is None or covariance_is_determined(
             basis, self.random, self.subjects.codes, self.outputs, self.structure
-        ):
-            warn_user(
-                f"random, of shape {jnp.shape(self.random)}, leaves the covariance of the random effects and "
-                "the noise undetermined: many values are equally likely, and the fit ends at any of them. "
-                "Columns depend on each other, or subjects have too few rows or times, or fixed effects of "
-                "their own; give fewer columns, covariance='diagonal', or a prior"
-            )
+        )
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Whether the rows leave the covariance undetermined, or it is singular at a mode."""
+        if self.prior is not None or isinstance(self.fixed, Tracer):
+            return None
+        if not self._is_determined():
+            return UNDETERMINED
+        single = np.shape(values["factor"])[:2] == (1, 1)
+        mode = {role: np.asarray(own)[0, 0] for role, own in values.items()} if single else {}
+        return SINGULAR if single and self.at_boundary(mode) else None
+
+    def at_boundary(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """The covariance, where it has next to no spread along some direction."""
+        if self.prior is not None:
+            return ()
+        root = self.structure.matrix(jnp.asarray(values["factor"]))
+        singular = is_singular(
+            self.random, np.asarray(root), np.asarray(values["noise"]), self.structure
+        )
+        return ("factor", "covariance") if singular else ()
 
     def statistics(self, observation: Observation) -> Regression:
         """Expected sums of squares and products of outcomes, fixed and random effects."""
-        return expected_regression(observation, self.structure)
+        return expected_regression(observation, self.structure, self.term_blocks)
 
     def update(self, statistics: Regression, sources: Sequence[Collapsed]) -> Regression:
         """The statistics are all there is."""
@@ -262,11 +309,13 @@ class MixedParameters(Block):
             solved, squares = solve(found, index, noise**-2.0)
             noise = self._noise(squares, found.num_rows)
         known, entries = {}, solved
+        terms = lower_basis(jnp, jnp.asarray(self.fixed), self.term_blocks)
+        effects = lower_basis(jnp, jnp.asarray(self.random), self.structure.blocks)
         if "coefficients" in values:
-            fixed = found.start + solved[:, : self.num_terms]
+            fixed = (found.start + solved[:, : self.num_terms]) @ terms.T
             known, entries = self._coefficients(fixed), solved[:, self.num_terms :]
         spread = jnp.where(self.structure.mask, self._mean_spread(found), 0.0)
-        factor = self.structure.matrix(entries)[: len(spread)] @ cholesky(spread)
+        factor = effects @ self.structure.matrix(entries)[: len(spread)] @ cholesky(spread)
         return known | {
             "factor": self.structure.entries_of(factor).reshape(jnp.shape(values["factor"])),
             # where classes share a noise, it is in the first row
@@ -295,13 +344,15 @@ class MixedParameters(Block):
         y = self.y if value is None else value
         y = xp.zeros(len(fixed)) if y is None else xp.asarray(y)
         outputs = xp.ones((len(fixed), 1)) if self.outputs is None else xp.asarray(self.outputs)
-        start = xp.linalg.solve(_regular(xp, fixed.T @ fixed), fixed.T @ y)
+        basis = lower_basis(xp, fixed)
+        start = basis @ least_squares(xp, y, fixed @ basis)
         start = xp.where(xp.isfinite(start), start, 0.0)
         squares = outputs.T @ (y - fixed @ start) ** 2 / xp.maximum(outputs.sum(axis=0), 1.0)
         noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where there are no numbers
-        weight = (outputs @ noise**-2.0)[:, None] / len(fixed)
-        apart = xp.where(self.structure.mask, random.T @ (weight * random), 0.0)
-        return DataScales(start, fixed.T @ (weight * fixed), _root(xp, apart), noise)
+        weight = xp.sqrt(outputs @ noise**-2.0)[:, None]
+        random = weight * (random @ np.linalg.inv(self.random_map))
+        factor = lower_basis(xp, random, self.structure.blocks)
+        return DataScales(start, weight * fixed, factor, noise)
 
     def _check_prior(self, prior: EffectsPrior) -> None:
         for name, wanted, what in (
@@ -372,16 +423,3 @@ def read_options(
             )
     structure = Structure.read(covariance, jnp.shape(random)[1])
     return structure, prior if isinstance(prior, EffectsPrior) else None
-
-
-def _regular(xp: Any, gram: Any) -> Any:
-    """A matrix of sums of products that can be inverted, though columns depend on each other."""
-    diagonal = xp.diagonal(gram)
-    return gram + xp.diag(1e-10 * diagonal + xp.where(diagonal > 0, 0.0, 1.0))
-
-
-def _root(xp: Any, gram: Any) -> Any:
-    """Cholesky factor of the inverse: read backwards, the transposed inverse of one of the matrix itself."""
-    lower = xp.linalg.cholesky(_regular(xp, gram)[::-1, ::-1])
-    solve_triangular = (scipy if xp is np else jax.scipy).linalg.solve_triangular
-    return solve_triangular(lower, xp.eye(len(lower)), lower=True).T[::-1, ::-1]

@@ -20,6 +20,7 @@ from sidebayes.common.fields import (
 )
 
 from ..side_information.partial_labels import frozen
+from .densities.structure import Structure
 
 __all__ = ["EffectsPrior"]
 
@@ -32,6 +33,10 @@ class EffectsPrior:
               \sqrt{D_{kk}} \sim \text{half-normal}(\tau_k), \quad
               \mathrm{corr}(D) \sim \text{LKJ}(\eta), \quad \sigma \sim \text{half-normal}(\nu)
 
+    An intercept is the outcome where all other columns are zero, which for a calendar year is far from all
+    data. With maps A and C this prior is that of :math:`A \beta` and of :math:`C D C^\top`, the fixed
+    effects and the covariance of the random effects at an origin among the data.
+
     Parameters
     ----------
     mean, scale : array_like, shape (num_terms,)
@@ -42,6 +47,10 @@ class EffectsPrior:
         Scale :math:`\nu` of the standard deviation of the noise, positive.
     concentration : float
         Parameter :math:`\eta` of the correlations between random effects, positive; 1 is uniform.
+    fixed_map : array_like, shape (num_terms, num_terms), optional
+        A, by default the identity. It can be inverted.
+    random_map : array_like, shape (num_effects, num_effects), optional
+        C, likewise. Entries between random effects that the model takes as independent do not count.
 
     Raises
     ------
@@ -54,6 +63,8 @@ class EffectsPrior:
     deviation: ArrayLike
     noise: ArrayLike
     concentration: Positive = 2.0
+    fixed_map: ArrayLike | None = None
+    random_map: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale", "deviation", "noise"):
@@ -73,7 +84,43 @@ class EffectsPrior:
                 f"EffectsPrior has {np.size(self.mean)} means and {np.size(self.scale)} scales of fixed "
                 "effects; give one of each per column"
             )
+        for name, size in (
+            ("fixed_map", np.size(self.mean)),
+            ("random_map", np.size(self.deviation)),
+        ):
+            if getattr(self, name) is None:
+                continue
+            value = real_array(f"EffectsPrior: {name}", getattr(self, name))
+            if value.shape != (size, size):
+                raise ValueError(
+                    f"EffectsPrior({name}=...) has shape {value.shape}; expected {(size, size)}, a row and a "
+                    "column for each effect"
+                )
+            if not np.isfinite(value).all() or np.linalg.matrix_rank(value) < size:
+                raise ValueError(
+                    f"EffectsPrior({name}={value}): expected a matrix that can be inverted"
+                )
+            object.__setattr__(self, name, frozen(value))
         check_fields(self)
+
+    def of_coefficients(self, terms: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+        """Mean of some fixed effects, and lower triangular factor of their covariance.
+
+        Parameters
+        ----------
+        terms : ndarray of int
+            Their numbers.
+        """
+        mean, scale = np.asarray(self.mean), np.asarray(self.scale)
+        back = np.eye(len(mean)) if self.fixed_map is None else np.linalg.inv(self.fixed_map)
+        upper = np.linalg.qr((back[terms] * scale).T, mode="r")
+        return back[terms] @ mean, upper.T * np.sign(np.diag(upper))
+
+    def map_of(self, structure: Structure) -> NDArray[np.float64]:
+        """`random_map` within the blocks of random effects that may be correlated."""
+        eye = np.eye(structure.size)
+        given = eye if self.random_map is None else np.asarray(self.random_map)
+        return np.where(structure.mask, given, eye)
 
     @classmethod
     def weak(
@@ -87,6 +134,9 @@ class EffectsPrior:
         concentration: float = 2.0,
     ) -> Self:
         """Prior some `width` times as wide as the data, in the units of each column.
+
+        It holds at the means of the columns wherever there is an intercept, a column that is 1 in all rows of
+        an output, so that the origin of a column, such as that of time, does not matter.
 
         Parameters
         ----------
@@ -119,6 +169,9 @@ class EffectsPrior:
             raise ValueError(
                 "y does not vary, and gives no unit for a prior; write EffectsPrior(...)"
             )
+        kinds = np.ones((len(y), 1)) if outputs is None else np.asarray(outputs, float)
+        fixed_map, random_map = _centring(fixed, kinds), _centring(random, kinds)
+        fixed, random = fixed @ np.linalg.inv(fixed_map), random @ np.linalg.inv(random_map)
         spread = fixed.std(axis=0)
         constant = spread == 0
         mean = np.where(constant & (fixed[:1] == 1).ravel(), y.mean(), 0.0)
@@ -127,8 +180,33 @@ class EffectsPrior:
         )
         size = _root_mean_square(random)
         return cls(
-            mean, scale, width * unit / size, np.full(num_outputs, width * unit), concentration
+            mean,
+            scale,
+            width * unit / size,
+            np.full(num_outputs, width * unit),
+            concentration,
+            fixed_map,
+            random_map,
         )
+
+
+def _centring(columns: NDArray, kinds: NDArray) -> NDArray[np.float64]:
+    """Map of effects of columns to those of the columns less their means, which intercepts take up.
+
+    Parameters
+    ----------
+    columns : ndarray, shape (num_rows, num_columns)
+    kinds : ndarray, shape (num_rows, num_outputs)
+        Indicators of the output of each row.
+    """
+    found = np.eye(columns.shape[1])
+    of_kind = kinds[:, :, None] == columns[:, None, :]
+    intercept = of_kind.all(axis=0)
+    others = ~intercept.any(axis=0)
+    for kind, own in zip(kinds.T, intercept, strict=True):
+        if own.any():
+            found[np.argmax(own), others] = kind @ columns[:, others] / kind.sum()
+    return found
 
 
 def _root_mean_square(columns: NDArray) -> NDArray:

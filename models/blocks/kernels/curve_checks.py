@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from sidebayes.common.fields import real_array
+from sidebayes.common.warnings import warn_user
 
 __all__ = [
     "SCALES",
@@ -25,12 +26,16 @@ __all__ = [
     "check_positive",
     "check_scale_shapes",
     "count_outputs",
+    "warn_of_distance",
 ]
 
 SCALES = ("length_scale", "amplitude", "noise")
 """Positive parameters of curves, in the order in which they are sampled."""
 
 _MOST_OUTPUT_AXES = 2
+
+_FAR = 10
+"""Amplitudes between the rows and the prior mean of curves that no curve is likely to bridge."""
 
 
 def count_outputs(y: ArrayLike | None) -> int | None:
@@ -88,6 +93,20 @@ def check_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:
             f"mean = {mean!r:.60}; expected a finite number, or one for each of several outputs"
         )
     return value
+
+
+def warn_of_distance(name: str, y: Any, observed: Any, mean: Any, amplitude: Any) -> None:
+    """Warn of outcomes whose mean is many amplitudes from the prior mean of the curves."""
+    table = np.asarray(y, float)
+    known = np.ones(table.shape, bool) if observed is None else np.asarray(observed) > 0
+    middle = np.where(known, table, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    away = np.abs(middle - mean).max() / np.max(amplitude)
+    if away > _FAR:
+        given = np.asarray(mean).tolist()
+        warn_user(
+            f"{name} lies {away:.3g} amplitudes from the prior mean of the curves, mean = {given!r:.60}, so "
+            "that clusters serve to bridge the distance; pass mean=y.mean(axis=0), or centre y"
+        )
 
 
 def check_own(own: Collection[str]) -> None:

@@ -20,6 +20,7 @@ from numpyro.distributions.transforms import AffineTransform, ComposeTransform, 
 
 from ..block import Block, FollowsPoints, Observation
 from ..collapsed import Collapsed
+from .curve_checks import warn_of_distance
 from .curve_density import CurveDensity
 from .curve_starts import Setting
 
@@ -135,6 +136,12 @@ class Curves(Block, FollowsPoints):
         with numpyro.plate("clusters", self.num_clusters):
             prior = dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape))
             return self.declare("curves", name, prior, names)
+
+    def check(self, name: str, value: Any) -> None:
+        """Warn of rows that are many amplitudes from the prior mean of the curves."""
+        if self.setting is not None and self.setting.is_known:
+            setting = self.setting
+            warn_of_distance(name, value, setting.observed, setting.mean, setting.amplitude)
 
     def statistics(self, observation: Observation) -> tuple[Array, Array]:
         """Precisions and shifts that the rows add.

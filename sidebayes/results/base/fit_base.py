@@ -190,8 +190,9 @@ class FitBase:
         .. math:: \mathrm{Cov}[f(\theta)] \approx J H^{-1} J^\top.
 
         With flat priors its diagonal holds squared standard errors of maximum likelihood. What has no
-        slope at the point has no standard error: such entries are NaN, as those of a variance that
-        is estimated as zero. Of draws, the covariance of the relabelled and aligned draws.
+        slope at the point, or lies on the boundary of what it can be, has no standard error. Such entries
+        are NaN, as those of a singular covariance of random effects. Of draws, the covariance of the
+        relabelled and aligned draws.
 
         Returns
         -------

@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from sidebayes.diagnostics.sites import entry_names
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.problem.density import place, sum_log_prob, unconstrained_start
+from sidebayes.guides.engines.problem.declared import declared_blocks
+from sidebayes.guides.engines.problem.density import (
+    abstract_trace,
+    place,
+    sum_log_prob,
+    unconstrained_start,
+)
 from sidebayes.guides.engines.problem.posterior import latent_shapes
+from sidebayes.models.blocks.block import Bounded
 
 from ...runs.run import Run
 
@@ -59,7 +66,20 @@ def covariance_of_sites(
     else:
         with run.precision:
             found = _by_information(run.problem, params, list(map(str, sites)))
+            edge = _at_boundary(run.problem, params)
+        lost = np.array([label.partition("[")[0] in edge for label in labels])
+        found[lost], found[:, lost] = np.nan, np.nan
     return pd.DataFrame(found, index=labels, columns=labels)
+
+
+def _at_boundary(problem: Problem, params: Mapping[str, NDArray]) -> set[str]:
+    """Sites that blocks say lie on the boundary of what they can be."""
+    return {
+        name
+        for block, sites in declared_blocks(abstract_trace(problem))
+        if isinstance(block, Bounded)
+        for name in block.at_boundary({role: params[own] for role, own in sites.items()})
+    }
 
 
 def _by_information(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 from sidebayes.models.blocks.collapsed import Fitted
+from sidebayes.models.blocks.effects.densities.basis import lower_basis
 from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
 from sidebayes.models.blocks.effects.densities.restricted import RestrictedEffects
@@ -26,7 +27,7 @@ FIXED = np.column_stack([np.ones(ROWS), RNG.normal(size=ROWS), RNG.normal(size=R
 BETA = np.array([2.0, -1.0, 0.5])
 OUTPUTS = np.eye(2)[np.arange(ROWS) % 2]
 NOISES = {"one": (np.array([0.6]), None), "two": (np.array([0.5, 1.1]), OUTPUTS)}
-PRIOR = (np.array([1.0, 0.0, -1.0]), np.array([2.0, 0.7, 1.5]))
+PRIOR = (np.array([1.0, 0.0, -1.0]), np.array([[2.0, 0, 0], [0.3, 0.7, 0], [-0.5, 0.2, 1.5]]))
 
 
 def by_row(noise):
@@ -127,7 +128,7 @@ def test_restricted_likelihood_is_the_integral_over_one_coefficient(table):
 @pytest.mark.parametrize("factor", FACTORS)
 def test_normal_prior_is_integrated_out(table, factor):
     log_prob, variance, _ = density_and_posterior(np.array(FACTORS[factor]), "two", PRIOR)
-    cov = dense(table, factor, "two") + FIXED @ np.diag(PRIOR[1] ** 2) @ FIXED.T
+    cov = dense(table, factor, "two") + FIXED @ PRIOR[1] @ PRIOR[1].T @ FIXED.T
     expected = multivariate_normal(FIXED @ PRIOR[0], cov).logpdf(table.y)
     np.testing.assert_allclose(log_prob, expected, atol=1e-10)
     np.testing.assert_allclose(variance, np.diag(cov), atol=1e-12)
@@ -142,7 +143,7 @@ def everything(table, factor, prior, y):
         spread[row, 2 * code : 2 * code + 2] = table.design[row]
     both = np.hstack([FIXED, spread])
     before = np.zeros((11, 11))
-    before[:3, :3] = np.diag(prior[1] ** 2)
+    before[:3, :3] = prior[1] @ prior[1].T
     before[3:, 3:] = np.kron(np.eye(4), scale_tril @ scale_tril.T)
     mean = np.concatenate([prior[0], np.zeros(8)])
     total = both @ before @ both.T + np.diag(by_row("two") ** 2)
@@ -181,7 +182,10 @@ def test_posterior_draws_and_slopes(table, factor):
     keys = jax.random.split(jax.random.key(0), 20_000)
     drawn = jax.jit(jax.vmap(lambda key: fn.draw(key, table.y)))(keys)
     drawn = jax.device_get(drawn)
-    flat = np.hstack([drawn.move, (drawn.effects @ np.array(FACTORS[factor]).T).reshape(-1, 8)])
+    basis = lower_basis(np, FIXED)
+    flat = np.hstack(
+        [drawn.move @ basis.T, (drawn.effects @ np.array(FACTORS[factor]).T).reshape(-1, 8)]
+    )
     least = np.linalg.lstsq(FIXED, table.y)[0]
     assert_moments(flat, mean - np.concatenate([least, np.zeros(8)]), covariance)
     second = drawn.effects[..., :, None] * drawn.move[:, None, None, :]
@@ -224,7 +228,7 @@ def test_terms_are_densities_given_all_other_groups(table, prior):
         cov = dense(table, "full", "two")[np.ix_(rows, rows)]
         if prior is None:
             return restricted_likelihood(y, fixed, cov)[0]
-        spread = fixed @ np.diag(prior[1] ** 2) @ fixed.T
+        spread = fixed @ prior[1] @ prior[1].T @ fixed.T
         return multivariate_normal(fixed @ prior[0], cov + spread).logpdf(y)
 
     whole = log_density(np.ones(ROWS, bool))
@@ -291,7 +295,7 @@ def test_new_data_are_drawn_given_those_that_were_fitted(table):
     with pytest.raises(ValueError, match="flat prior cannot be drawn"):
         new.draw_data(keys[0])
     simulated = np.asarray(restricted(table, prior=PRIOR).sample(keys[0], (20_000,)))
-    cov = dense(table, "full", "two") + FIXED @ np.diag(PRIOR[1] ** 2) @ FIXED.T
+    cov = dense(table, "full", "two") + FIXED @ PRIOR[1] @ PRIOR[1].T @ FIXED.T
     assert_moments(simulated, FIXED @ PRIOR[0], cov)
 
 

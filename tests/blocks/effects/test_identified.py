@@ -79,12 +79,44 @@ def test_flat_priors_ask_more_of_the_data_than_others():
     for random, groups in ((TIMES[:, :1], lone), (TIMES[:, [0, 0]], subjects)):
         with pytest.warns(SideBayesWarning, match="random effects and the noise undetermined"):
             mixed_parameters(Y, TIMES, random, subjects=groups).check("y", Y)
+        said = mixed_parameters(Y, TIMES, random, subjects=groups).remark({})  # of any draws
+        assert said is not None
+        assert "undetermined" in said
+    block = mixed_parameters(Y, TIMES, TIMES, subjects=subjects)
+    noise = np.ones((1, 1))
+    for factor, singular in (([1.0, 0.5, 0.0], True), ([1.0, 0.5, 0.5], False)):
+        said = block.remark({"factor": np.reshape(factor, (1, 1, 3)), "noise": noise})
+        assert (said is not None and "singular fit" in said) == singular
     for y, message in (
         (TIMES @ [1.0, 2.0], "y is a linear function of the columns of fixed"),
         (np.zeros(SIZE), "no noise is left"),
     ):
         with pytest.raises(ValueError, match=message):
             mixed_parameters(y, TIMES, TIMES, subjects=subjects).check("y", y)
+
+
+def test_weak_priors_hold_at_the_means_of_columns():
+    """Whatever the origin, slopes and the effects at the means of time have one prior."""
+    away = np.array(
+        [[1.0, 2010.0], [0.0, 1.0]]
+    )  # the effects at the origin of TIMES, of those far away
+    near, far = (EffectsPrior.weak(Y, x, x) for x in (TIMES, TIMES @ away))
+    (mean, lower), (far_mean, far_lower) = (p.of_coefficients(np.arange(2)) for p in (near, far))
+    np.testing.assert_allclose(away @ far_mean, mean, atol=1e-9)
+    np.testing.assert_allclose(away @ far_lower @ far_lower.T @ away.T, lower @ lower.T, atol=1e-6)
+    np.testing.assert_allclose(far.deviation, near.deviation)
+    np.testing.assert_allclose(far.random_map, near.random_map @ away, atol=1e-9)
+    kinds = np.eye(2)[np.arange(SIZE) % 2]
+    columns = np.hstack([kinds, kinds * TIMES[:, 1:]])
+    several = EffectsPrior.weak(Y, columns, columns, kinds).fixed_map
+    own = [TIMES[:, 1] @ kind / kind.sum() for kind in kinds.T]
+    np.testing.assert_allclose(several, np.eye(4) + np.diag(own, 2))
+    alone = EffectsPrior.weak(
+        Y, TIMES, TIMES[:, 1:]
+    )  # slopes without an intercept keep their origin
+    np.testing.assert_array_equal(alone.random_map, [[1.0]])
+    block = mixed_parameters(Y, TIMES, TIMES, covariance="diagonal", prior=near)
+    np.testing.assert_array_equal(block.random_map, np.eye(2))
 
 
 @pytest.mark.parametrize(

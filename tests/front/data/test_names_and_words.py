@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import jax.numpy as jnp
@@ -286,8 +287,16 @@ def test_measures_after_the_event_are_pointed_out():
     pytest.importorskip("formulae")
     found = sb.design("y ~ years + (years | who)", TABLE)
     subjects = pd.DataFrame({"who": list("abcdef"), "time": [1.5, 5, 5, 5, 5, 5], "event": 1})
-    with pytest.warns(SideBayesWarning, match="1 subjects, the first \\['a'\\].*drop these rows"):
+    with pytest.warns(
+        SideBayesWarning, match="1 of 6 subjects, the first \\['a'\\].*drop these rows"
+    ):
         found.survival("Surv(time, event) ~ 1", subjects)
+    with pytest.warns(SideBayesWarning, match="6 of 6 .* see that both have the same unit"):
+        found.survival("Surv(time, event) ~ 1", subjects.assign(time=5 / 365))
+    aged = sb.design("y ~ years + (years | who)", TABLE.assign(years=TABLE["years"] + 50))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an age is another clock
+        aged.survival("Surv(time, event) ~ 1", subjects.assign(time=5.0))
     data = found.survival("Surv(time, event) ~ 1", subjects.assign(time=5.0))
     with pytest.raises(TypeError, match="hazard = 'weak'; pass a HazardPrior"):
         sb.fit("joint_survival", **{**data, "hazard": "weak"}, progress=False)

@@ -211,6 +211,13 @@ def test_a_singular_estimate_is_found():
     np.testing.assert_allclose(found.root @ found.root.T, found.covariance, atol=1e-12)
 
 
+def test_rows_that_determine_no_covariance_are_pointed_out():
+    rng = np.random.default_rng(0)
+    table = LongTable.from_times(rng.normal(size=40), np.tile([0.0, 1.0], 20), np.arange(40) // 2)
+    with pytest.warns(sb.SideBayesWarning, match="table leaves the covariance .* undetermined"):
+        estimate_population(table)
+
+
 def test_without_effects_it_is_pooled_least_squares():
     table = series(40, population=NORMAL)
     found = estimate_population(table, individual=False)

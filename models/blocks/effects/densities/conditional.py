@@ -23,9 +23,10 @@ def sample_effects(num_groups: int, scale_tril: Array, *, centred: bool) -> Arra
     """
     zero = jnp.zeros(len(scale_tril))
     if centred:
-        # signs of columns do not matter, but this distribution asks for a positive diagonal
-        signs = jnp.where(jnp.diagonal(scale_tril) < 0, -1.0, 1.0)
-        fn = dist.MultivariateNormal(zero, scale_tril=scale_tril * signs)
+        # this distribution asks for a triangular factor with a positive diagonal
+        lower = jnp.linalg.qr(scale_tril.T, mode="r").T
+        signs = jnp.where(jnp.diagonal(lower) < 0, -1.0, 1.0)
+        fn = dist.MultivariateNormal(zero, scale_tril=lower * signs)
         with numpyro.plate("subjects", num_groups):
             return numpyro.sample("random_effects", fn, infer={"event_dims": ["effects"]})
     normal = dist.Normal(zero, 1.0).to_event(1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
@@ -22,8 +24,9 @@ class Regression(NamedTuple):
     r"""Expected sums of squares of outcomes regressed on fixed effects and products of z and u.
 
     Given the whitened effects u, the mean :math:`x^\top \beta + z^\top T u` is linear in the fixed
-    effects and in the entries of T. There is one regression for each class, one in all where there are no
-    classes; groups count in each by the probability that they belong to it.
+    effects and in the entries of T, both in the bases of their columns; see `RowSums`. There is one
+    regression for each class, one in all where there are no classes; groups count in each by the probability
+    that they belong to it.
 
     Attributes
     ----------
@@ -72,10 +75,21 @@ def solve(found: Regression, index: NDArray, weight: Array) -> tuple[Array, Arra
     return best, found.squares - 2 * jnp.einsum("kli,ki->kl", found.cross, best) + fitted
 
 
-def expected_regression(observation: Observation, structure: Structure) -> Regression:
-    """Collect it from the expected latent variables of the distributions of mixed effects."""
+def expected_regression(
+    observation: Observation, structure: Structure, terms: Sequence[NDArray[np.int64]]
+) -> Regression:
+    """Collect it from the expected latent variables of the distributions of mixed effects.
+
+    Parameters
+    ----------
+    observation : Observation
+    structure : Structure
+    terms : sequence of ndarray of int
+        Fixed effects that have a basis for themselves.
+    """
     fn: Any = observation.fn
-    given = jnp.asarray(observation.value), fn.fixed, fn.design, fn.groups, fn.outputs
+    blocks = terms, structure.blocks
+    given = jnp.asarray(observation.value), fn.fixed, fn.design, fn.groups, fn.outputs, blocks
     expected = observation.expected
     second, first = expected["precision"], expected["shift"]
     if isinstance(fn, EffectsMixture):

@@ -10,7 +10,8 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ...side_information.partial_labels import Groups
-from .random_effects import RandomEffects, log_integrals
+from .random_effects import RandomEffects, log_integrals, precisions
+from .small import forward_solve
 from .sums import RowSums, row_sums
 
 __all__ = ["MixedEffects", "Weighted", "by_row", "effect_factors", "weighted"]
@@ -70,12 +71,13 @@ def effect_factors(
         ``precision`` (num_groups, num_effects, num_effects) and ``shift`` (num_groups, num_effects) of
         `RandomEffects`; ``rows``, log density of the rows without effects, of all or by group.
     """
-    found, move = weighted(sums, noise), coefficients - sums.start
-    eye = jnp.eye(len(scale_tril), dtype=scale_tril.dtype)
+    found = weighted(sums, noise)
+    move = forward_solve(sums.terms, coefficients[:, None])[:, 0] - sums.start
+    factor = forward_solve(sums.effects, scale_tril)
     bend = jnp.einsum("i,...ij,j->...", move, found.fixed, move)
     return {
-        "precision": -0.5 * (eye + scale_tril.T @ found.random @ scale_tril),
-        "shift": (found.shift - found.cross @ move) @ scale_tril,
+        "precision": -0.5 * precisions(found.random, factor),
+        "shift": (found.shift - found.cross @ move) @ factor,
         "rows": found.constant + found.slope @ move - 0.5 * bend,
     }
 

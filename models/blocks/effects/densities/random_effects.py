@@ -15,9 +15,10 @@ from numpyro.distributions import constraints
 
 from ...collapsed import Collapsed, Fitted, NamedArray
 from ...side_information.partial_labels import Groups
+from .basis import lower_basis
 from .small import cholesky, forward_solve, inverse, log_determinant
 
-__all__ = ["RandomEffects", "log_integrals", "moments", "named_effects"]
+__all__ = ["RandomEffects", "log_integrals", "moments", "named_effects", "precisions"]
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -50,7 +51,7 @@ class RandomEffects(Collapsed):
     groups : Groups
         Group of each row.
     scale_tril : array_like, shape (num_effects, num_effects)
-        Lower triangular factor T of the covariance of the effects.
+        Factor T of the covariance of the effects, triangular or not.
     noise : array_like, shape () or (num_rows,)
         Standard deviation :math:`\sigma`, positive.
 
@@ -162,17 +163,19 @@ class RandomEffects(Collapsed):
         """
         self._check_value(value)
         residual, weight = jnp.asarray(value) - self.loc, self.noise**-2
+        basis = lower_basis(jnp, self.design)
+        design, factor = self.design @ basis, forward_solve(basis, self.scale_tril)
         # products of the design alone come first: loops over parameters need to sum them once only
-        weighted = self.design * weight[:, None] if weight.ndim else self.design
-        gram = self._by_group(weighted[:, :, None] * self.design[:, None, :])
+        weighted = design * weight[:, None] if weight.ndim else design
+        gram = self._by_group(weighted[:, :, None] * design[:, None, :])
         cross = self._by_group(weighted * residual[:, None])
         if not weight.ndim:
             gram, cross = gram * weight, cross * weight
-        size = self.design.shape[-1]
+        size = design.shape[-1]
         rows = dist.Normal(0.0, self.noise).log_prob(residual)
         return {
-            "precision": -0.5 * self._precision(gram),
-            "shift": cross @ self.scale_tril,
+            "precision": -0.5 * precisions(gram, factor),
+            "shift": cross @ factor,
             "constant": self._by_group(rows) - 0.5 * size * _LOG_2PI,
             "ungrouped": jnp.where(self._grouped, 0.0, rows).sum(),
         }
@@ -183,11 +186,6 @@ class RandomEffects(Collapsed):
                 f"value has shape {jnp.shape(value)}, expected {self.event_shape}; use jax.vmap for "
                 "batches"
             )
-
-    def _precision(self, gram: Array) -> Array:
-        """Posterior precision of the whitened effects, shape (num_groups, num_effects, num_effects)."""
-        eye = jnp.eye(gram.shape[-1], dtype=gram.dtype)
-        return eye + self.scale_tril.T @ gram @ self.scale_tril
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         r"""Log integral over all whitened effects, shape ().
@@ -275,6 +273,11 @@ class RandomEffects(Collapsed):
             return white
         own = fitted.fn.draw_known(key_fitted, fitted.value)  # type: ignore[attr-defined]
         return jnp.where(fitted.codes[:, None] < 0, white, own[fitted.codes])
+
+
+def precisions(gram: Array, factor: Array) -> Array:
+    """Posterior precisions of the whitened effects, from products of columns and the factor of effects."""
+    return jnp.eye(gram.shape[-1], dtype=gram.dtype) + factor.T @ gram @ factor
 
 
 def log_integrals(factors: dict[str, Array]) -> Array:

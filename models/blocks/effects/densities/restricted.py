@@ -13,9 +13,9 @@ from jax.typing import ArrayLike
 from ...collapsed import Fitted, NamedArray
 from ...side_information.partial_labels import Groups
 from .marginal import Weighted, by_row, weighted
-from .random_effects import RandomEffects, named_effects
+from .random_effects import RandomEffects, named_effects, precisions
 from .small import cholesky, forward_solve, inverse, log_determinant
-from .sums import least_squares, row_sums
+from .sums import RowSums, row_sums
 
 __all__ = ["LatentEffects", "RestrictedEffects"]
 
@@ -25,7 +25,8 @@ _LOG_2PI = math.log(2 * math.pi)
 class LatentEffects(NamedTuple):
     """Latent variables: whitened ``effects`` (num_groups, num_effects), and ``move`` (num_terms,).
 
-    The latter are the fixed effects less those of an ordinary least-squares fit to the data.
+    The latter are the fixed effects less those of an ordinary least-squares fit to the data, in the basis
+    of their columns; see `RowSums`.
     """
 
     effects: Array
@@ -51,7 +52,7 @@ class RestrictedEffects(RandomEffects):
     r"""Outcomes of a linear mixed model, with fixed and random effects integrated out.
 
     .. math:: y \mid \beta \sim \text{RandomEffects}(X \beta, \dots), \qquad
-              \beta \sim N(m, \mathrm{diag}(s^2)) \text{ or flat}
+              \beta \sim N(m, S S^\top) \text{ or flat}
 
     Under the flat prior the density is the restricted likelihood (Laird and Ware 1982),
 
@@ -75,7 +76,8 @@ class RestrictedEffects(RandomEffects):
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures; None where there is one only.
     prior : tuple of array_like, optional
-        Means m and standard deviations s of the fixed effects, shape (num_terms,); None is flat.
+        Means m of the fixed effects, shape (num_terms,), and lower triangular factor S of their
+        covariance, (num_terms, num_terms); None is flat.
     """
 
     arg_constraints: ClassVar[dict] = {}
@@ -112,13 +114,13 @@ class RestrictedEffects(RandomEffects):
         """Marginal variance of every row, infinite under a flat prior; shape (num_rows,)."""
         if self.prior is None:
             return jnp.full(self.event_shape, jnp.inf)
-        return super().variance + self.fixed**2 @ self.prior[1] ** 2
+        return super().variance + ((self.fixed @ self.prior[1]) ** 2).sum(axis=-1)
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         r"""Natural parameters of whitened effects u and fixed effects :math:`\delta`.
 
-        The latter are relative to an ordinary least-squares fit b of all rows:
-        :math:`\beta = b + \delta`.
+        The latter are relative to an ordinary least-squares fit b of all rows, both in a basis B of the
+        columns: :math:`\beta = B (b + \delta)`.
 
         .. math:: \log p(y, u, \delta) = \sum_g (\langle u_g u_g^\top, A_g \rangle
                   + u_g^\top h_g + u_g^\top C_g \delta) + \langle \delta \delta^\top, F \rangle
@@ -132,22 +134,28 @@ class RestrictedEffects(RandomEffects):
             (num_terms, num_terms); ``fixed_shift`` f (num_terms,); ``constant`` c, shape ().
         """
         self._check_value(value)
-        sums = row_sums(jnp.asarray(value), self.fixed, self.design, self.groups, self.outputs)
-        return self._factors(weighted(sums, self.deviations), sums.start)
+        return self._factors(self._sums(value))
 
-    def _factors(self, found: Weighted, start: Array) -> dict[str, Array]:
-        precision, shift, constant = found.fixed, found.slope, found.constant
+    def _sums(self, value: Array) -> RowSums:
+        return row_sums(jnp.asarray(value), self.fixed, self.design, self.groups, self.outputs)
+
+    def _factors(self, sums: RowSums) -> dict[str, Array]:
+        found: Weighted = weighted(sums, self.deviations)
+        precision, shift = found.fixed, found.slope
+        constant = found.constant + log_determinant(sums.terms)
         if self.prior is not None:
-            mean, spread = self.prior
-            away, weight = mean - start, spread**-2.0
-            precision, shift = precision + jnp.diag(weight), shift + weight * away
-            constant = constant - 0.5 * weight @ away**2 - jnp.log(spread).sum()
-            constant = constant - 0.5 * len(start) * _LOG_2PI
+            mean, lower = self.prior
+            white = forward_solve(lower, sums.terms)
+            away = forward_solve(lower, mean[:, None])[:, 0] - white @ sums.start
+            precision, shift = precision + white.T @ white, shift + white.T @ away
+            constant = constant - 0.5 * away @ away - log_determinant(lower)
+            constant = constant - 0.5 * len(mean) * _LOG_2PI
         size = self.num_units * self.design.shape[-1]
+        factor = forward_solve(sums.effects, self.scale_tril)
         return {
-            "precision": -0.5 * self._precision(found.random),
-            "shift": found.shift @ self.scale_tril,
-            "cross": -jnp.einsum("ij,gik->gjk", self.scale_tril, found.cross),
+            "precision": -0.5 * precisions(found.random, factor),
+            "shift": found.shift @ factor,
+            "cross": -jnp.einsum("ij,gik->gjk", factor, found.cross),
             "fixed_precision": -0.5 * precision,
             "fixed_shift": shift,
             "constant": constant - 0.5 * size * _LOG_2PI,
@@ -169,10 +177,11 @@ class RestrictedEffects(RandomEffects):
         which the others do not determine all fixed effects.
         """
         value = jnp.asarray(value)
-        sums = row_sums(value, self.fixed, self.design, self.groups, self.outputs)
-        found = _solved(self._factors(weighted(sums, self.deviations), sums.start))
-        residual = (value - self.fixed @ sums.start) / self.noise
-        scaled = self.fixed / jnp.broadcast_to(self.noise, residual.shape)[:, None]
+        sums = self._sums(value)
+        found = _solved(self._factors(sums))
+        fixed = self.fixed @ sums.terms
+        residual = (value - fixed @ sums.start) / self.noise
+        scaled = fixed / jnp.broadcast_to(self.noise, residual.shape)[:, None]
         log_noise = jnp.broadcast_to(jnp.log(self.noise), residual.shape)
         own = -0.5 * residual**2 - log_noise - 0.5 * _LOG_2PI
         half, slope = found.half, found.slope
@@ -197,16 +206,17 @@ class RestrictedEffects(RandomEffects):
             is not known of the fixed effects; ``coefficients`` (num_terms,) and
             ``coefficients_covariance``: generalised least squares under a flat prior.
         """
-        found = _solved(self.log_factors(value))
+        sums = self._sums(value)
+        found = _solved(self._factors(sums))
         mean = _latent(found, jnp.zeros_like(found.height), jnp.zeros_like(found.half))
         root = inverse(found.root)
         own = inverse(found.lower) @ self.scale_tril.T
         through = jnp.einsum("gji,gjk->gik", own, found.slope @ root.T)
         covariance = own.mT @ own + through @ through.mT
-        fixed = least_squares(jnp.asarray(value), self.fixed) + mean.move
+        spread = root @ sums.terms.T
         return named_effects(mean.effects @ self.scale_tril.T, covariance) | {
-            "coefficients": NamedArray(("terms",), fixed),
-            "coefficients_covariance": NamedArray(("terms", "terms_1"), root.T @ root),
+            "coefficients": NamedArray(("terms",), sums.terms @ (sums.start + mean.move)),
+            "coefficients_covariance": NamedArray(("terms", "terms_1"), spread.T @ spread),
         }
 
     def draw(self, rng_key: Array, value: Array) -> LatentEffects:  # type: ignore[override]
@@ -259,19 +269,22 @@ class RestrictedEffects(RandomEffects):
             return self.sample(rng_key)
         key_fitted, key_new, key_noise = jax.random.split(rng_key, 3)
         drawn = fitted.fn.draw(key_fitted, fitted.value)
-        start = least_squares(jnp.asarray(fitted.value), fitted.fn.fixed)  # type: ignore[attr-defined]
+        sums = fitted.fn._sums(fitted.value)  # type: ignore[attr-defined]
         shape = self.num_units, self.design.shape[-1]
         white = jax.random.normal(key_new, shape, self.design.dtype)
         white = jnp.where(fitted.codes[:, None] < 0, white, drawn.effects[fitted.codes])
-        return self._outcomes(key_noise, white, self.fixed @ (start + drawn.move))
+        return self._outcomes(
+            key_noise, white, self.fixed @ (sums.terms @ (sums.start + drawn.move))
+        )
 
     def _prior_draw(self, key: Array, sample_shape: tuple[int, ...]) -> Array:
         if self.prior is None:
             raise ValueError(
                 "fixed effects with a flat prior cannot be drawn; give them a prior to simulate data"
             )
-        mean, spread = self.prior
-        return mean + spread * jax.random.normal(key, (*sample_shape, len(mean)), mean.dtype)
+        mean, lower = self.prior
+        white = jax.random.normal(key, (*sample_shape, len(mean)), mean.dtype)
+        return mean + white @ lower.T
 
 
 def _latent(found: _Solved, move: Array, white: Array) -> LatentEffects:

@@ -81,6 +81,11 @@ class Structure:
         return np.nonzero(lower)  # type: ignore[return-value]
 
     @property
+    def blocks(self) -> list[NDArray[np.int64]]:
+        """Numbers of the effects of each block."""
+        return [np.arange(own.start, own.stop) for own in self.slices]
+
+    @property
     def mask(self) -> NDArray[np.bool_]:
         """Which entries of a covariance may differ from zero, shape (size, size)."""
         owner = np.repeat(np.arange(len(self.sizes)), self.sizes)

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from ...side_information.partial_labels import Groups
+from .basis import least_squares, lower_basis
 
-__all__ = ["RowSums", "group_sums", "least_squares", "row_sums"]
+__all__ = ["RowSums", "group_sums", "row_sums"]
 
-_RIDGE = 1e-12
-"""Share of a column's sum of squares that keeps dependent columns apart; any point will do."""
+Blocks = tuple[Sequence[NDArray[np.int64]], Sequence[NDArray[np.int64]]]
+"""Columns of fixed and of random effects that have a basis for themselves."""
 
 
 class RowSums(NamedTuple):
     """Sums of products of columns, with residuals r about one least-squares fit of all rows.
 
+    The columns are those of the data multiplied by bases, see `lower_basis`, and coefficients are theirs.
     None of them depends on parameters, so that compiled loops over parameters find them once.
 
     Attributes
     ----------
+    terms : Array, shape (num_terms, num_terms)
+        Basis of the fixed effects.
+    effects : Array, shape (num_effects, num_effects)
+        Basis of the random effects.
     start : Array, shape (num_terms,)
         Coefficients of that fit.
     num_rows, squares : Array, shape (num_outputs,)
@@ -40,6 +48,8 @@ class RowSums(NamedTuple):
         Products of the columns of random effects with the residuals.
     """
 
+    terms: Array
+    effects: Array
     start: Array
     num_rows: Array
     squares: Array
@@ -50,15 +60,22 @@ class RowSums(NamedTuple):
     shift: Array
 
 
-def least_squares(y: Array, fixed: Array) -> Array:
-    """Coefficients of a least-squares fit, shape (num_terms,); of dependent columns, any."""
-    gram = fixed.T @ fixed
-    gram = gram + _RIDGE * jnp.diag(jnp.diagonal(gram))
-    return jnp.linalg.solve(gram, fixed.T @ y)
+def _based(y: Array, fixed: Array, random: Array, blocks: Blocks | None) -> tuple[Array, ...]:
+    """Bases of both kinds of columns, the columns there, and a least-squares fit of all rows."""
+    own = (None, None) if blocks is None else blocks
+    terms, effects = lower_basis(jnp, fixed, own[0]), lower_basis(jnp, random, own[1])
+    fixed, random = fixed @ terms, random @ effects
+    start = least_squares(jnp, y, fixed)
+    return terms, effects, fixed, random, start
 
 
 def row_sums(
-    y: Array, fixed: Array, random: Array, groups: Groups, outputs: Array | None
+    y: Array,
+    fixed: Array,
+    random: Array,
+    groups: Groups,
+    outputs: Array | None,
+    blocks: Blocks | None = None,
 ) -> RowSums:
     """Sum products of columns over all rows, and those with random effects over the rows of each group.
 
@@ -71,8 +88,10 @@ def row_sums(
         Rows of no group enter the sums over all rows only.
     outputs : Array, shape (num_rows, num_outputs), or None
         Indicators of the output that each row measures; None where there is one only.
+    blocks : tuple, optional
+        Columns of either kind that have a basis for themselves. By default all of a kind have one.
     """
-    start = least_squares(y, fixed)
+    terms, effects, fixed, random, start = _based(y, fixed, random, blocks)
     residual = y - fixed @ start
     num_outputs = 1 if outputs is None else outputs.shape[1]
     output = _output(len(y), outputs)
@@ -80,6 +99,8 @@ def row_sums(
     member = [output == code for code in range(num_outputs)]
     rows = [fixed if num_outputs == 1 else jnp.where(own[:, None], fixed, 0.0) for own in member]
     return RowSums(
+        terms=terms,
+        effects=effects,
         start=start,
         num_rows=jnp.stack([own.sum() for own in member]),
         squares=jnp.stack([jnp.where(own, residual**2, 0.0).sum() for own in member]),
@@ -92,13 +113,18 @@ def row_sums(
 
 
 def group_sums(
-    y: Array, fixed: Array, random: Array, groups: Groups, outputs: Array | None
+    y: Array,
+    fixed: Array,
+    random: Array,
+    groups: Groups,
+    outputs: Array | None,
+    blocks: Blocks | None = None,
 ) -> RowSums:
-    """`row_sums` that are all of them by group: each has an axis of groups in front, but ``start``.
+    """`row_sums` that are all of them by group: each has an axis of groups in front, but ``start`` and bases.
 
     Parameters are those of `row_sums`; rows of no group are left out.
     """
-    start = least_squares(y, fixed)
+    terms, effects, fixed, random, start = _based(y, fixed, random, blocks)
     residual = y - fixed @ start
     num_terms, num_effects = fixed.shape[1], random.shape[1]
     columns = [
@@ -110,6 +136,8 @@ def group_sums(
     ]
     square, cross, shift, gram, slope, squares, number = _by_cell(columns, groups, outputs)
     return RowSums(
+        terms=terms,
+        effects=effects,
         start=start,
         num_rows=number[..., 0],
         squares=squares[..., 0],

@@ -1,0 +1,139 @@
+"""Parameters of proportional hazards as one block: sites, units and starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    LowerCholeskyAffine,
+    Transform,
+)
+
+from sidebayes.common.warnings import warn_user
+
+from .block import Block
+from .event_times import HazardPrior
+
+__all__ = ["HazardParameters"]
+
+_NEAR = 0.4
+"""Starts lie within so many prior deviations of the prior's centre."""
+
+
+class HazardParameters(Block):
+    """Baseline hazard, and log hazard ratios of covariates and of random effects.
+
+    Parameters
+    ----------
+    prior : HazardPrior
+    covariates : array_like, shape (num_subjects, num_covariates), or None
+    random_map : ndarray, shape (num_effects, num_effects)
+        Map of the random effects to those that the prior of their log hazard ratios is of.
+
+    Raises
+    ------
+    TypeError
+        If there is no `HazardPrior`.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("level", "log_hazard_ratios", "association")
+
+    def __init__(
+        self, prior: HazardPrior, covariates: ArrayLike | None, random_map: NDArray[np.float64]
+    ) -> None:
+        if not isinstance(prior, HazardPrior):
+            raise TypeError(
+                f"hazard = {prior!r:.60}; pass a HazardPrior, such as HazardPrior.weak(time, event), or take "
+                "all data from sidebayes.design(...).survival(...)"
+            )
+        self.prior, self.covariates = prior, covariates
+        # ratios of the mapped effects have these deviations, and those of the effects themselves this factor
+        self.association_tril = random_map.T * np.broadcast_to(prior.association, len(random_map))
+
+    @property
+    def factors(self) -> tuple[str | None, ...]:
+        """The density of the times, which has no log-factors."""
+        return (None,)
+
+    def log_hazards(self) -> Array:
+        """Sample the log-hazards of all intervals at covariates of the origin, shape (num_intervals,)."""
+        prior = self.prior
+        level = self.declare("level", "level", dist.Normal(prior.level, prior.level_scale))
+        log_hazards = level[None]
+        number = np.size(prior.cuts)
+        if number:
+            scale = numpyro.sample("step_scale", dist.HalfNormal(prior.step))
+            steps = dist.Normal(0.0, 1.0).expand([number]).to_event(1)
+            steps = numpyro.sample("steps", steps, infer={"event_dims": ["cuts"]})
+            log_hazards = jnp.concatenate([log_hazards, level + scale * jnp.cumsum(steps)])
+        with numpyro.plate("intervals", number + 1):
+            return numpyro.deterministic("log_hazards", log_hazards)
+
+    def association(self) -> Array:
+        """Sample the log hazard ratios of the random effects, shape (num_effects,)."""
+        lower = jnp.asarray(self.association_tril)
+        fn = dist.MultivariateNormal(jnp.zeros(len(lower)), scale_tril=lower)
+        return self.declare("association", "association", fn, ["effects"])
+
+    def log_ratio(self, num_subjects: int) -> Array:
+        """Sample the ratios of covariates, and make those of the subjects, shape (num_subjects,)."""
+        if self.covariates is None:
+            return jnp.zeros(num_subjects)
+        with numpyro.plate("covariates", jnp.shape(self.covariates)[1]):
+            law = dist.Normal(0.0, jnp.asarray(self.prior.covariates))
+            slopes = self.declare("log_hazard_ratios", "log_hazard_ratios", law)
+        return (jnp.asarray(self.covariates) - jnp.asarray(self.prior.origin)) @ slopes
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Coordinates in units of the prior, which are those of the columns."""
+        prior = self.prior
+        if role == "association":
+            lower = jnp.asarray(self.association_tril)
+            return LowerCholeskyAffine(jnp.zeros(len(lower)), lower)
+        place, scale = {
+            "level": (prior.level, prior.level_scale),
+            "log_hazard_ratios": (0.0, jnp.asarray(prior.covariates)),
+        }[role]
+        return ComposeTransform([bijector, AffineTransform(place, scale)])
+
+    def check(self, name: str, value: Any) -> None:
+        """Warn of an origin that is further from the covariates than these lie apart."""
+        if self.covariates is None or isinstance(self.covariates, Tracer):
+            return
+        rows = np.asarray(self.covariates, float)
+        origin = np.broadcast_to(self.prior.origin, rows.shape[1:])
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        far = (high > low) & ((origin < 2 * low - high) | (origin > 2 * high - low))
+        if far.any():
+            column = int(np.argmax(far))
+            warn_user(
+                f"covariates[:, {column}] lie between {low[column]:.6g} and {high[column]:.6g}, far from "
+                f"HazardPrior(origin={origin[column]:.6g}), where the prior of the baseline hazard holds: it "
+                "pulls log hazard ratios towards 0; pass origin=covariates.mean(axis=0)"
+            )
+
+    def starts(
+        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+    ) -> dict[str, Any]:
+        """The centre of the prior, and points near it."""
+        prior, rng = self.prior, np.random.default_rng(seed)
+        near = {role: _NEAR * rng.uniform(-1, 1, (num_starts, *shapes[role])) for role in shapes}
+        for noise in near.values():
+            noise[0] = 0.0
+        scaled = {
+            "level": lambda noise: prior.level + prior.level_scale * noise,
+            "log_hazard_ratios": lambda noise: noise * np.asarray(prior.covariates),
+            "association": lambda noise: noise @ self.association_tril.T,
+        }
+        return {role: scaled[role](noise) for role, noise in near.items()}
