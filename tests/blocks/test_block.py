@@ -32,11 +32,11 @@ def capabilities(of):
         (MixingWeights(2, 1.0), CONJUGATE | {"Obstructed", "Remarking"}),
         (Sticks(3, 1.0, "open"), CONJUGATE | {"Obstructed", "Typical", "Remarking"}),
         (FlipRate(dist.Beta(1.0, 4.0), None), CONJUGATE | {"Typical", "Remarking"}),
-        (Curves(2, 5, None), CONJUGATE | {"FollowsPoints", "HasMeans", "Starting"}),
+        (Curves(2, 5, None), CONJUGATE | {"FollowsPoints", "HasMeans", "Starting", "Checking"}),
         (
             GAUSSIANS,
             CONJUGATE
-            | {"OnePass", "OnePassOfBatches", "Batched"}
+            | {"OnePass", "OnePassOfBatches", "Batched", "Regularised"}
             | {"Starting", "Collapsible", "Improper", "Checking", "HasUnits"},
         ),
         (Centroids(2, 3, 1.0), {"Updatable", "Conditional", "Improper", "Starting"}),
