@@ -198,7 +198,7 @@ def _bridged(
             break
     ours = expit(level - at_draws).reshape(kept.shape[:2])  # h q, without a constant
     theirs = expit(at_normal - level)  # h p
-    effective = float(array_stats.ess(ours, chain_axis=0, draw_axis=1, method="mean"))
+    effective = float(array_stats.ess(ours, chain_axis=0, draw_axis=1))
     spread = [float(np.var(terms) / np.mean(terms) ** 2) for terms in (ours, theirs)]
     sizes = effective / (1 + spread[0]), number / (1 + spread[1])
     if not min(sizes) >= _EFFECTIVE:

@@ -262,7 +262,7 @@ def _score(found: Fit, by_evidence: bool) -> dict[str, float | str]:
         return {"bic": found.bic}
     evidence = found.log_evidence
     if evidence is None and not (found.config.gives_point or found.config.independent_draws):
-        return {}
+        return {"log_evidence": np.nan}
     if evidence is None:
         raise ValueError(
             f"{found.engine} gives no evidence; use engine='smc' or 'nested', or criterion='bic'"
