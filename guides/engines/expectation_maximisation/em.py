@@ -94,6 +94,14 @@ class _Climb(NamedTuple):
     history: Array
 
 
+def _promise(problem: Problem, state: _Climb) -> NDArray:
+    """What starts are worth, those that have collapsed on the way nothing: they rise without bound."""
+    params = {name: np.asarray(values) for name, values in state.params.items()}
+    worth = np.asarray(state.worth)
+    lost = [degenerate(problem, one_member(params, row)) is not None for row in range(len(worth))]
+    return np.where(lost, -np.inf, worth)
+
+
 def _numeric(plan: Plan) -> tuple[str, ...]:
     """Sites that an M-step moves numerically."""
     return tuple(name for name in plan.rest if name not in plan.tightened)
@@ -210,7 +218,9 @@ class EM(KeptEngine):
             )
             climb = clock.counted(asked)
             each = partial(run_each, climb)  # in step they would wait for the slowest
-            highest = partial(shortlisted, height=lambda s: s.worth, keep=keep, clock=clock)
+            highest = partial(
+                shortlisted, height=partial(_promise, problem), keep=keep, clock=clock
+            )
             state = highest(each, state, fixed, kept, advance=advance)
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
             points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
