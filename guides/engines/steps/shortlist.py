@@ -137,7 +137,7 @@ def _promising(top: NDArray, order: NDArray[np.int64], kept: int, number: int) -
     chosen = [row for row in np.argsort(order) if order[row] < max(1, number // 5)]
     by_height = np.argsort(-top, kind="stable")
     apart: list[int] = []
-    for row in by_height.tolist():
+    for row in by_height[np.isfinite(top[by_height])].tolist():
         if all(abs(top[row] - top[other]) > _ALIKE for other in apart):
             apart.append(row)
     differing = [row for row in apart if row not in chosen]
