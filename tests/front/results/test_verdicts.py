@@ -92,7 +92,7 @@ def test_seconds_add_up(fits):
 def test_a_start_that_collapsed_is_not_the_one_that_is_judged():
     """Its objective rises without bound, and was the highest of all."""
     rng = np.random.default_rng(4)
-    x = np.concatenate([rng.normal(size=(60, 2)), rng.normal(size=(60, 2)) + [4, 0]])
+    x = np.concatenate([rng.normal(size=(60, 2)), rng.normal(size=(60, 2)) + np.array([4, 0])])
     x, few = np.clip(x, -1.2, None), EM(num_restarts=5)  # a cluster on the bound has no spread
     found = sidebayes.fit("gmm", x, num_clusters=3, prior="flat", engine=few, progress=False)
     assert np.nanmax(found.objective) > found.tree["sample_stats"]["lp"].item() + 1

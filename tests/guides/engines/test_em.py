@@ -362,7 +362,7 @@ def test_a_prior_read_off_the_data_does_not_choose_the_mode():
 def test_starts_that_collapse_on_the_way_are_not_kept_for_their_height():
     """Values cut off at a bound: a cluster on it has no likelihood but an infinite one."""
     rng = np.random.default_rng(4)
-    x = np.concatenate([rng.normal(size=(60, 2)), rng.normal(size=(60, 2)) + [4, 0]])
+    x = np.concatenate([rng.normal(size=(60, 2)), rng.normal(size=(60, 2)) + np.array([4, 0])])
     few = EM(num_restarts=5)
     cut = np.clip(x, -1.2, None)
     found = sidebayes.fit("gmm", cut, num_clusters=3, prior="flat", engine=few, progress=False)
