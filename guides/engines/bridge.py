@@ -14,11 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -28,17 +25,11 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import expit, gammaln, logsumexp
 
 from .base import Evidence, FitError, Problem
+from .plumbing.clock import Clock
 from .plumbing.programs import compiled
 from .problem.declared import site_dims
-from .problem.density import (
-    abstract_trace,
-    free_shapes,
-    latent_sites,
-    place,
-    sum_log_prob,
-    unconstrained_start,
-)
-from .problem.importance import AT_ONCE, has_improper_prior, in_batches
+from .problem.density import abstract_trace, free_shapes, latent_sites, unconstrained_start
+from .problem.importance import AT_ONCE, has_improper_prior, visit
 from .samplers.folding import Folding, find_folding
 from .symmetries.declared import site_symmetries
 from .symmetries.exchangeable import cluster_axes
@@ -134,7 +125,7 @@ class _Part:
         draws, signs = one_sign(problem, draws, (0, 0))
         shape = next(iter(draws.values())).shape[:2]
         rows = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
-        places = _run("bridge-from", _coordinates, problem, rows)
+        places = _coordinates(problem, rows)
         reference, scale = np.zeros((0, 0)), np.zeros(0)
         if folding is not None:
             count = folding.num_clusters
@@ -144,7 +135,7 @@ class _Part:
             for _ in range(_ROUNDS):
                 order = _numbering(features, reference, scale)
                 reference = np.take_along_axis(features, order[:, :, None], axis=1).mean(axis=0)
-            places = _run("bridge-from", _coordinates, problem, _renumbered(folding, rows, order))
+            places = _coordinates(problem, _renumbered(folding, rows, order))
         copies = gammaln(count + 1) + math.log(2) * sum(own[0, 0].size for own in signs)
         signed = {name: value[:1, :1] for name, value in draws.items()} if signs else {}
         places = places.reshape(*shape, -1)
@@ -152,8 +143,9 @@ class _Part:
 
     def density(self, places: NDArray) -> NDArray:
         """Log density at places, minus infinity outside of this part."""
-        build = partial(_density, free_shapes(self.problem))
-        value, sites = _run("bridge", build, self.problem, places)
+        shapes = free_shapes(self.problem).items()
+        template = {name: np.zeros(own.shape, own.dtype) for name, own in shapes}
+        value, sites = visit(self.problem, template, places, Clock(), anywhere=True)
         inside = np.isfinite(value)
         if self.folding is not None:
             features = _features(self.folding, self.problem, places, sites)
@@ -162,8 +154,8 @@ class _Part:
             inside &= (order == np.arange(order.shape[1])).all(axis=1)
         if self.signed:
             both = {
-                name: np.concatenate([self.signed[name], value[None]], axis=1)
-                for name, value in sites.items()
+                name: np.concatenate([value, sites[name][None]], axis=1)
+                for name, value in self.signed.items()
             }
             for signs in one_sign(self.problem, both, (0, 0))[1]:
                 inside &= (signs[0, 1:] > 0).reshape(len(inside), -1).all(axis=1)
@@ -286,37 +278,16 @@ def _renumbered(
     return moved
 
 
-def _run(name: str, build: Callable[[Problem], Callable], problem: Problem, rows: Any) -> Any:
-    """What a program finds at rows."""
-    program, _ = compiled(name, problem, None, build, rows, problem.args, once=True)
-    return jax.tree.map(np.asarray, program(rows, problem.args))
+def _coordinates(problem: Problem, rows: Mapping[str, NDArray]) -> NDArray:
+    """Unconstrained coordinates of values, a row each."""
 
+    def build(problem: Problem) -> Callable:
+        def one(values: dict[str, Array], args: tuple) -> Array:
+            return ravel_pytree(unconstrained_start(problem, values, args))[0]
 
-def _coordinates(problem: Problem) -> Callable:
-    """Program of the unconstrained coordinates of values."""
+        return lambda values, args: jax.lax.map(
+            lambda own: one(own, args), values, batch_size=AT_ONCE
+        )
 
-    def go(values: dict[str, Array], args: tuple) -> Array:
-        def one(own: dict[str, Array]) -> Array:
-            return ravel_pytree(unconstrained_start(problem, own, args))[0]
-
-        return jax.lax.map(one, values, batch_size=AT_ONCE)
-
-    return go
-
-
-def _density(shapes: Mapping[str, jax.ShapeDtypeStruct], problem: Problem) -> Callable:
-    """Program of the log density at unconstrained coordinates, and of the values there."""
-
-    def go(places: Array, args: tuple) -> tuple[Array, dict[str, Array]]:
-        template = {name: jnp.zeros(own.shape, own.dtype) for name, own in shapes.items()}
-        unravel = ravel_pytree(template)[1]
-
-        def one(flat: Array) -> tuple[Array, dict[str, Array]]:
-            free = unravel(flat)
-            trace, log_det = place(problem, free, args)
-            value = sum_log_prob(trace) + log_det
-            return value, {name: trace[name]["value"] for name in free}
-
-        return in_batches(one, places, AT_ONCE)
-
-    return go
+    program, _ = compiled("bridge", problem, None, build, rows, problem.args, once=True)
+    return np.asarray(program(rows, problem.args))
