@@ -45,6 +45,8 @@ class HazardParameters(Block):
     ------
     TypeError
         If there is no `HazardPrior`.
+    ValueError
+        If it has not as many numbers as there are covariates or random effects.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("level", "log_hazard_ratios", "association")
@@ -57,6 +59,17 @@ class HazardParameters(Block):
                 f"hazard = {prior!r:.60}; pass a HazardPrior, such as HazardPrior.weak(time, event), or take "
                 "all data from sidebayes.design(...).survival(...)"
             )
+        sizes = {"association": ("random effects", len(random_map))}
+        if covariates is not None:
+            number = jnp.shape(covariates)[1]
+            sizes |= dict.fromkeys(("covariates", "origin"), ("covariates", number))
+        for name, (what, number) in sizes.items():
+            shape = np.shape(getattr(prior, name))
+            if shape not in ((), (number,)):
+                raise ValueError(
+                    f"HazardPrior({name}=...) has shape {shape}, and there are {number} {what}; give one "
+                    "number, or one for each"
+                )
         self.prior, self.covariates = prior, covariates
         # ratios of the mapped effects have these deviations, and those of the effects themselves this factor
         self.association_tril = random_map.T * np.broadcast_to(prior.association, len(random_map))

@@ -462,6 +462,15 @@ def test_an_origin_far_from_the_covariates_is_pointed_out():
         HazardParameters(prior, born > 1950, np.eye(2)).check("time", None)
 
 
+@pytest.mark.parametrize("name", ["origin", "covariates", "association"])
+def test_a_prior_has_a_number_for_each_column(name):
+    prior = HazardPrior([], -3.0, **{name: [1.0, 2.0, 3.0]})
+    with pytest.raises(
+        ValueError, match=rf"HazardPrior\({name}=...\) has shape \(3,\), and there are"
+    ):
+        HazardParameters(prior, np.ones((4, 1)), np.eye(2))
+
+
 def test_remedies_name_no_engine_that_is_refused():
     """EM has no update of hazards."""
     table, persons = simulate_joint(40)
