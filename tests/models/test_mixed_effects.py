@@ -199,6 +199,8 @@ def test_calendar_years_do_not_matter(data, reml, engine, origin):
     moved = SimpleNamespace(x=data.x + np.array([0.0, origin]), y=data.y, subject=data.subject)
     found = fit(moved, engine)
     assert found.verdict[0] == "good"
+    if isinstance(engine, sb.Newton):  # steps that only move rounding errors are not taken
+        assert found.objective.shape[1] < 50
     variances = [one.params["covariance"][1, 1] for one in (found, reml)]
     np.testing.assert_allclose(*variances, rtol=1e-3)
     for one in ("estimate", "standard_error"):

@@ -30,7 +30,15 @@ from ..problem.density import (
     unconstrained_start,
 )
 from ..steps.batches import Batches, estimated_log_prob
-from ..steps.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
+from ..steps.climbs import (
+    SETTLED,
+    STALLED,
+    climbed,
+    history_length,
+    rounding_of,
+    stop_code,
+    until_stopped,
+)
 from ..steps.edges import Ends, climbed_inside, coordinates_of, judged
 from ..steps.lbfgs import Search, search_step, start_search
 from ..steps.row_tables import in_shares
@@ -44,6 +52,9 @@ Solver = Callable[[Problem, Callable, tuple], Callable]
 
 _AT_REST = 1e-7
 """Gradient, relative to the loss, below which a climb that gets no further is held up by rounding alone."""
+
+_PATIENCE = 8
+"""Gradients after which steps of Newton, whose convergence is quadratic, show whether they gain."""
 
 _PACE = 3
 """Gradients that lead about as far as a step of EM."""
@@ -282,9 +293,10 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
         def step(state: _Climb) -> _Climb:
             search = search_step(value_and_grad, state.search, steps, bounded)
             settled = _relative(search) <= tol
-            cut = search.steps == most
-            code = stop_code(settled=settled, stalled=search.stalled, cut=cut)
             history = state.history.at[search.steps - 1].set(-search.value)
+            stalled = search.stalled | (steps is not None and _held_up(search, history))
+            cut = search.steps == most
+            code = stop_code(settled=settled, stalled=stalled, cut=cut)
             return _Climb(search, code, history)
 
         state = until_stopped(step, state, limit)
@@ -313,11 +325,11 @@ def _ended(
     best = ends.best(value, sound)
     here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
+    size = f"gradient at most {slope[best]:.2g}"
     if code == STALLED and slope[best] <= _AT_REST * (1 + abs(value[best])):
-        code = SETTLED
+        code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
     modes = distinct_modes(value, sound, {n: sites[n] for n in free})
-    size = f"gradient at most {slope[best]:.2g}"
     if not is_mode:
         message = f"{title} found no mode in {steps[best]} steps"
     elif code == SETTLED:
@@ -358,6 +370,14 @@ def _ended(
 def _relative(search: Search) -> Array:
     """Largest entry of the gradient, relative to the loss."""
     return jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
+
+
+def _held_up(search: Search, history: Array) -> Array:
+    """Whether steps of Newton have nothing left to gain, and have gained nothing, but for rounding."""
+    rounding = rounding_of(search.value) * (1 + jnp.abs(search.value))
+    before = history[jnp.maximum(search.steps - 1 - _PATIENCE, 0)]
+    still = jnp.abs(-search.value - before) <= rounding
+    return (search.steps > _PATIENCE) & still & (-search.slope / 2 <= rounding)
 
 
 def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str:
