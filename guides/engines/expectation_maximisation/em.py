@@ -16,8 +16,7 @@ from sidebayes.models.blocks.block import Regularised
 
 from sidebayes.common.fields import Count, NonNegative, OneOf, check_seed
 
-from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status, check_state
-from ..modes import distinct_modes
+from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, check_state
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -33,28 +32,18 @@ from ..problem.density import (
     trace_model,
     unconstrain,
 )
-from ..steps.climbs import (
-    BROKEN,
-    SETTLED,
-    at_rest,
-    climbed,
-    history_length,
-    stop_code,
-    until_stopped,
-)
+from ..steps.climbs import at_rest, climbed, stop_code, until_stopped
 from ..steps.edges import Ends, Points, climbed_inside
 from ..steps.row_tables import in_shares
 from ..steps.shortlist import shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 from ..steps.surrogate import expectation, raise_surrogate, slope_at, tightened
 from ..steps.update_checks import check_updates
-from ..steps.updates import Plan, closed_forms, degenerate, doubted, maximised, plan_updates
-from .failures import all_collapsed, nowhere_finite
+from ..steps.updates import Plan, closed_forms, maximised, plan_updates
+from .em_climbs import Climb, begin, promise, result
+from .failures import nowhere_finite
 
 __all__ = ["EM", "EMState"]
-
-_HIGHER = 0.01
-"""Nats between ends that are different modes."""
 
 _TO_THE_END = 1000
 """Gradients of an M-step at most where nothing is latent, so that no E-step follows it."""
@@ -78,36 +67,12 @@ class EMState(NamedTuple):
     expected: dict[str, Any]
 
 
-class _Climb(NamedTuple):
-    """State of the runs from all starts; every array has one entry per start.
-
-    `worth` is what modes are ranked by, where `value` is what is climbed.
-    """
-
-    steps: Array
-    params: dict[str, Array]
-    last: dict[str, Array]
-    value: Array
-    worth: Array
-    gain: Array
-    code: Array
-    history: Array
-
-
-def _promise(problem: Problem, state: _Climb) -> NDArray:
-    """What starts are worth, those that have collapsed on the way nothing: they rise without bound."""
-    params = {name: np.asarray(values) for name, values in state.params.items()}
-    worth = np.asarray(state.worth)
-    lost = [degenerate(problem, one_member(params, row)) is not None for row in range(len(worth))]
-    return np.where(lost, -np.inf, worth)
-
-
 def _numeric(plan: Plan) -> tuple[str, ...]:
     """Sites that an M-step moves numerically."""
     return tuple(name for name in plan.rest if name not in plan.tightened)
 
 
-def _shown(state: _Climb) -> str:
+def _shown(state: Climb) -> str:
     return f"log joint {np.nanmax(np.asarray(state.value)):.6g}"
 
 
@@ -203,7 +168,7 @@ class EM(KeptEngine):
             starts = self._starts(problem, seed, init, clock)
             check_updates(problem, plan, one_member(starts, 0), clock)
             names = _numeric(plan)
-            state = self._begin(starts)
+            state = begin(starts, self.max_steps)
             kept = self.num_restarts if init is None else len(state.code)
             fixed = (
                 in_shares(problem, kept, plan.one_pass),
@@ -218,19 +183,17 @@ class EM(KeptEngine):
             )
             climb = clock.counted(asked)
             each = partial(run_each, climb)  # in step they would wait for the slowest
-            highest = partial(
-                shortlisted, height=partial(_promise, problem), keep=keep, clock=clock
-            )
+            highest = partial(shortlisted, height=partial(promise, problem), keep=keep, clock=clock)
             state = highest(each, state, fixed, kept, advance=advance)
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
             points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
 
-            def judge(state: _Climb, found: tuple) -> Ends:
+            def judge(state: Climb, found: tuple) -> Ends:
                 return points.judged(found[1], np.asarray(state.value), state.params)
 
-            def send(state: _Climb, ends: Ends) -> _Climb:
+            def send(state: Climb, ends: Ends) -> Climb:
                 moved = {**state.params, **points.at(ends.sent_in, state.params)[1]}
-                fresh = self._begin(moved)
+                fresh = begin(moved, self.max_steps)
                 return fresh._replace(steps=state.steps, history=state.history)
 
             state, (sites, _), ends = climbed_inside(
@@ -239,7 +202,8 @@ class EM(KeptEngine):
         if not np.isfinite(state.value).any():
             raise nowhere_finite(problem, one_member(starts, 0))
         params = as_numpy(state.params | sites)
-        return self._result(problem, state, params, ends, clock.seconds, approximate)
+        told = params, ends, clock.seconds, approximate
+        return result(self.name, problem, state, *told, tol=self.tol, max_steps=self.max_steps)
 
     def init(
         self, problem: Problem, *, seed: int = 0, init: Mapping[str, Any] | None = None
@@ -344,22 +308,6 @@ class EM(KeptEngine):
         }
         return at.log_joint - sum(site_log_prob(trace[name]) for name in sorted(regularising))
 
-    def _begin(self, starts: dict[str, Any]) -> _Climb:
-        """State of every start before its first E-step."""
-        number = len(next(iter(starts.values())))
-        zero, real = np.zeros(number, int), jnp.result_type(float)
-        blank = {
-            "steps": zero,
-            "params": starts,
-            "last": starts,
-            "value": np.full(number, -np.inf, real),
-            "worth": np.full(number, -np.inf, real),
-            "gain": np.full(number, np.inf, real),
-            "code": zero,
-            "history": np.full((number, history_length(self.max_steps)), np.nan, real),
-        }
-        return _Climb(**jax.device_put(blank))
-
     def _program(self, plan: Plan, problem: Problem) -> Callable:
         """For one start: E-step, test, M-step, until it has stopped or done `limit`."""
 
@@ -370,7 +318,7 @@ class EM(KeptEngine):
             new = self._maximise(problem, plan, at, args)
             return jax.tree.map(partial(jnp.where, stop), kept, new)
 
-        def step(state: _Climb, args: tuple, tol: Array, most: Array) -> _Climb:
+        def step(state: Climb, args: tuple, tol: Array, most: Array) -> Climb:
             at = self._expect(problem, plan, state.params, args)
             now = at.log_joint
             good = jnp.isfinite(now)
@@ -378,7 +326,7 @@ class EM(KeptEngine):
             stop = ~good | settled | (state.steps >= most)
             # what stops keeps the parameters whose E-step was the last good one
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at.params, state.last)
-            return _Climb(
+            return Climb(
                 steps=state.steps + 1,
                 params=move(stop, kept, at, args),
                 last=kept,
@@ -389,7 +337,7 @@ class EM(KeptEngine):
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
             )
 
-        def climb(state: _Climb, args: tuple, tol: Array, most: Array, limit: Array):
+        def climb(state: Climb, args: tuple, tol: Array, most: Array, limit: Array):
             state = until_stopped(lambda s: step(s, args, tol, most), state, limit)
             trace = trace_model(problem, state.params, args)
             free = unconstrain(trace, {name: state.params[name] for name in _numeric(plan)})
@@ -406,59 +354,3 @@ class EM(KeptEngine):
             return slope_at(problem, params, args, sum_log_prob, names, point)
 
         return slopes
-
-    def _result(
-        self,
-        problem: Problem,
-        state: _Climb,
-        params: dict[str, NDArray],
-        ends: Ends,
-        seconds: dict[str, float],
-        approximate: str | None,
-    ) -> EngineResult:
-        value, worth, code = map(np.asarray, (state.value, state.worth, state.code))
-        steps = np.asarray(state.steps) - 1
-        points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
-        collapsed = [degenerate(problem, point) for point in points]
-        lost = np.array([c is not None for c in collapsed]) | (code == BROKEN)
-        sound = np.isfinite(value) & ~lost
-        doubtful = sound & [doubted(problem, point) for point in points]
-        trusted = sound & ~doubtful
-        wanted = next((some for some in (trusted, sound) if some.any()), np.isfinite(value))
-        highest, best = ends.best(value, wanted), ends.best(worth, wanted)
-        if not sound.any():
-            raise all_collapsed(problem, collapsed[best], points[best], state.params)
-        is_mode, remark = ends.remark(best, points[best])
-        modes = distinct_modes(value, sound, {n: params[n] for n in state.params})
-        converged = bool(code[best] == SETTLED) and is_mode
-        message = (
-            f"EM found no mode in {steps[best]} steps"
-            if not is_mode
-            else f"EM converged in {steps[best]} steps; the best of {modes} reached "
-            f"log joint {value[best]:.6g}"
-            if converged
-            else f"EM stopped at max_steps={self.max_steps} with more than tol={self.tol} to gain; "
-            "raise max_steps or loosen tol"
-        )
-        if value[highest] - value[best] > _HIGHER:
-            message += (
-                f"; a mode of log joint {value[highest]:.6g} has a log likelihood lower by "
-                f"{worth[best] - worth[highest]:.3g}: the prior prefers it, and engines that draw may follow"
-            )
-        if remark:
-            message += f"; {remark}"
-        if lost.any():
-            message += f"; {lost.sum()} starts that collapsed were set aside"
-        if doubtful.any() and trusted.any():
-            message += f"; {doubtful.sum()} starts that ended at a doubtful mode were set aside"
-        return EngineResult(
-            engine=self.name,
-            draws={name: v[None, None] for name, v in points[best].items()},
-            sample_stats={"lp": value[best][None, None]},
-            objective=np.asarray(state.history)[:, : int(steps.max()) + 1],
-            status=Status(converged, message),
-            seconds=seconds,
-            approximate=approximate,
-            modes=modes,
-            best_start=best,
-        )

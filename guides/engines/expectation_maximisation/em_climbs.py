@@ -1,0 +1,147 @@
+"""EM's climbs from several starts: their state, what they promise on the way, what their ends say."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from ..base import EngineResult, Problem, Status
+from ..modes import distinct_modes
+from ..plumbing.side_by_side import one_member
+from ..steps.climbs import BROKEN, SETTLED, history_length
+from ..steps.edges import Ends
+from ..steps.updates import degenerate, doubted
+from .failures import all_collapsed
+
+__all__ = ["Climb", "begin", "promise", "result"]
+
+_HIGHER = 0.01
+"""Nats between ends that are different modes."""
+
+
+class Climb(NamedTuple):
+    """State of the runs from all starts; every array has one entry per start.
+
+    `worth` is what modes are ranked by, where `value` is what is climbed.
+    """
+
+    steps: Array
+    params: dict[str, Array]
+    last: dict[str, Array]
+    value: Array
+    worth: Array
+    gain: Array
+    code: Array
+    history: Array
+
+
+def begin(starts: dict[str, Any], max_steps: int) -> Climb:
+    """State of every start before its first E-step."""
+    number = len(next(iter(starts.values())))
+    zero, real = np.zeros(number, int), jnp.result_type(float)
+    blank = {
+        "steps": zero,
+        "params": starts,
+        "last": starts,
+        "value": np.full(number, -np.inf, real),
+        "worth": np.full(number, -np.inf, real),
+        "gain": np.full(number, np.inf, real),
+        "code": zero,
+        "history": np.full((number, history_length(max_steps)), np.nan, real),
+    }
+    return Climb(**jax.device_put(blank))
+
+
+def promise(problem: Problem, state: Climb) -> NDArray:
+    """What starts are worth, those that have collapsed on the way nothing: they rise without bound."""
+    params = {name: np.asarray(values) for name, values in state.params.items()}
+    worth = np.asarray(state.worth)
+    lost = [degenerate(problem, one_member(params, row)) is not None for row in range(len(worth))]
+    return np.where(lost, -np.inf, worth)
+
+
+def result(
+    name: str,
+    problem: Problem,
+    state: Climb,
+    params: dict[str, NDArray],
+    ends: Ends,
+    seconds: dict[str, float],
+    approximate: str | None,
+    *,
+    tol: float,
+    max_steps: int,
+) -> EngineResult:
+    """Result of an engine from where its climbs ended.
+
+    Parameters
+    ----------
+    name : str
+        Of the engine.
+    problem : Problem
+    state : Climb
+    params : dict of ndarray
+        Latent and deterministic sites there, with an axis of starts in front.
+    ends : Ends
+    seconds : dict
+    approximate : str, optional
+        See `EngineResult`.
+    tol, max_steps
+        See `EM`.
+
+    Raises
+    ------
+    FitError
+        If a cluster collapsed from every start.
+    """
+    value, worth, code = map(np.asarray, (state.value, state.worth, state.code))
+    steps = np.asarray(state.steps) - 1
+    points = [one_member(params, row) for row in range(len(value))]
+    collapsed = [degenerate(problem, point) for point in points]
+    lost = np.array([c is not None for c in collapsed]) | (code == BROKEN)
+    sound = np.isfinite(value) & ~lost
+    doubtful = sound & [doubted(problem, point) for point in points]
+    trusted = sound & ~doubtful
+    wanted = next((some for some in (trusted, sound) if some.any()), np.isfinite(value))
+    highest, best = ends.best(value, wanted), ends.best(worth, wanted)
+    if not sound.any():
+        raise all_collapsed(problem, collapsed[best], points[best], state.params)
+    is_mode, remark = ends.remark(best, points[best])
+    modes = distinct_modes(value, sound, {n: params[n] for n in state.params})
+    converged = bool(code[best] == SETTLED) and is_mode
+    message = (
+        f"EM found no mode in {steps[best]} steps"
+        if not is_mode
+        else f"EM converged in {steps[best]} steps; the best of {modes} reached "
+        f"log joint {value[best]:.6g}"
+        if converged
+        else f"EM stopped at max_steps={max_steps} with more than tol={tol} to gain; "
+        "raise max_steps or loosen tol"
+    )
+    if value[highest] - value[best] > _HIGHER:
+        message += (
+            f"; a mode of log joint {value[highest]:.6g} has a log likelihood lower by "
+            f"{worth[best] - worth[highest]:.3g}: the prior prefers it, and engines that draw may follow"
+        )
+    if remark:
+        message += f"; {remark}"
+    if lost.any():
+        message += f"; {lost.sum()} starts that collapsed were set aside"
+    if doubtful.any() and trusted.any():
+        message += f"; {doubtful.sum()} starts that ended at a doubtful mode were set aside"
+    return EngineResult(
+        engine=name,
+        draws={name: v[None, None] for name, v in points[best].items()},
+        sample_stats={"lp": value[best][None, None]},
+        objective=np.asarray(state.history)[:, : int(steps.max()) + 1],
+        status=Status(converged, message),
+        seconds=seconds,
+        approximate=approximate,
+        modes=modes,
+        best_start=best,
+    )
