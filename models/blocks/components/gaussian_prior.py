@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +11,20 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import multigammaln
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
+from scipy.special import gammaln, multigammaln
+from sklearn.metrics import pairwise_distances_argmin
 
 from sidebayes.common.fields import check_integer, point_table, real_array
+
+from .kmeans_starts import kmeans_centres
 
 __all__ = ["GaussianPrior", "agreed_features", "resolve_prior"]
 
 _WEAK = 0.01
 """Weight, in points, of the prior mean in priors set from the data (Fraley and Raftery 2007)."""
+
+_PARTITIONS = 10
+"""By k-means, of which the most probable one counts."""
 
 
 def _floor(scatter: Any) -> Any:
@@ -112,8 +115,9 @@ class GaussianPrior:
         The scale is :math:`S = (\nu - d - 1) W`, so that covariances have prior mean W, the pooled
         covariance within the clusters; :math:`\nu`, how much they have in common, maximises the
         marginal likelihood of the clusters, their means and covariances integrated out (type-II
-        maximum likelihood). This prior regularises strongly where there are many features and few
-        points.
+        maximum likelihood). Of ten partitions, of scaled features so that units do not matter, the one
+        of highest marginal likelihood counts. This prior regularises strongly where there are many
+        features and few points.
 
         Parameters
         ----------
@@ -133,35 +137,48 @@ class GaussianPrior:
         Gelman et al. (2013), Bayesian Data Analysis, 3rd ed., section 3.6.
         """
         x = np.asarray(_table(x), float)
-        num_features = x.shape[1]
         check_integer("num_clusters", num_clusters)
         check_integer("seed", seed, 0, 2**32)
         if len(x) < num_clusters:
             raise ValueError(f"x has {len(x)} rows, fewer than num_clusters = {num_clusters}")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
-            labels = KMeans(num_clusters, n_init=10, random_state=seed).fit_predict(x)
-        members = [x[labels == k] for k in np.unique(labels)]
-        count = np.array([len(rows) for rows in members])
-        means = np.stack([rows.mean(axis=0) for rows in members])
-        scatter = np.stack([(r - m).T @ (r - m) for r, m in zip(members, means, strict=True)])
-        pooled = scatter.sum(axis=0) / len(x)
-        pooled = pooled + _floor(pooled)
-        offset = means - x.mean(axis=0)
-        pull = (_WEAK * count / (_WEAK + count))[:, None, None]
-        spread = scatter + pull * offset[:, :, None] * offset[:, None, :]
+        centres, scales = kmeans_centres(x, num_clusters, seed, _PARTITIONS)
+        labels = [
+            pairwise_distances_argmin(x / scale, centre / scale)
+            for centre, scale in zip(centres, scales, strict=True)
+        ]
+        return max((_most_probable(x, one) for one in labels), key=lambda found: found[0])[1]
 
-        def cost(log_excess: float) -> float:
-            df = num_features + 1 + np.exp(log_excess)
-            scale = np.exp(log_excess) * pooled
-            prior = df / 2 * np.linalg.slogdet(scale)[1] - multigammaln(df / 2, num_features)
-            after = (df + count) / 2 * np.linalg.slogdet(scale + spread)[1]
-            gamma = multigammaln((df + count) / 2, num_features)
-            return -float(np.sum(prior - after + gamma))
 
-        excess = np.exp(minimize_scalar(cost, bounds=(-3.0, 12.0), method="bounded").x)
-        df = num_features + 1 + excess
-        return cls(x.mean(axis=0), _WEAK, float(df), excess * pooled)
+def _most_probable(x: NDArray, labels: NDArray) -> tuple[float, GaussianPrior]:
+    """Log density of a partition and its points, and the prior under which it is highest.
+
+    Up to a constant; sizes of clusters have a flat Dirichlet prior.
+    """
+    num_features = x.shape[1]
+    members = [x[labels == k] for k in np.unique(labels)]
+    count = np.array([len(rows) for rows in members])
+    means = np.stack([rows.mean(axis=0) for rows in members])
+    scatter = np.stack([(r - m).T @ (r - m) for r, m in zip(members, means, strict=True)])
+    pooled = scatter.sum(axis=0) / len(x)
+    pooled = pooled + _floor(pooled)
+    offset = means - x.mean(axis=0)
+    share = _WEAK / (_WEAK + count)
+    spread = scatter + (share * count)[:, None, None] * offset[:, :, None] * offset[:, None, :]
+
+    def cost(log_excess: float) -> float:
+        df = num_features + 1 + np.exp(log_excess)
+        scale = np.exp(log_excess) * pooled
+        prior = df / 2 * np.linalg.slogdet(scale)[1] - multigammaln(df / 2, num_features)
+        after = (df + count) / 2 * np.linalg.slogdet(scale + spread)[1]
+        gamma = multigammaln((df + count) / 2, num_features)
+        return -float(np.sum(prior - after + gamma))
+
+    found = minimize_scalar(cost, bounds=(-3.0, 12.0), method="bounded")
+    excess = np.exp(found.x)
+    sizes = num_features / 2 * np.log(share) + gammaln(count + 1)
+    df = float(num_features + 1 + excess)
+    prior = GaussianPrior(x.mean(axis=0), _WEAK, df, excess * pooled)
+    return float(np.sum(sizes) - found.fun), prior
 
 
 def _real(name: str, value: ArrayLike) -> ArrayLike:

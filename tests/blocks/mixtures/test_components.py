@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 from numpyro.distributions import MultivariateNormal, Normal
 from scipy.optimize import root as solve
-from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior, resolve_prior
+from sidebayes.models.blocks.components.gaussian_prior import (
+    GaussianPrior,
+    _most_probable,
+    resolve_prior,
+)
 from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian, IndependentNormals
 from sidebayes.models.blocks.components.gaussians.gaussian_stats import weighted_moments
+from sidebayes.models.blocks.components.kmeans_starts import kmeans_centres
 from sidebayes.models.blocks.components.mixture_components import gaussian_components
 from sidebayes.models.blocks.components.normal_inverse_wishart import mode, update
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -25,9 +30,11 @@ from tests.support.effects import derivatives
 
 
 def test_evidence_of_the_degrees_of_freedom_is_highest():
-    x = StandardScaler().fit_transform(load_wine().data)[:, :4]
+    rng = np.random.default_rng(3)
+    labels = np.repeat(np.arange(3), [20, 30, 50])
+    turns = rng.normal(size=(3, 4, 4))
+    x = 20.0 * np.eye(4)[labels] + np.einsum("nij,nj->ni", turns[labels], rng.normal(size=(100, 4)))
     prior = GaussianPrior.by_evidence(x, 3)
-    labels = KMeans(3, n_init=10, random_state=0).fit_predict(x)
 
     def evidence(df):
         scale = np.asarray(prior.scale) / (prior.df - 5) * (df - 5)
@@ -42,6 +49,22 @@ def test_evidence_of_the_degrees_of_freedom_is_highest():
     assert best > evidence(5 + 1.02 * excess)
     assert best > evidence(5 + excess / 1.02)
     assert best > evidence(6.0) + 1
+
+
+def test_the_most_probable_partition_counts_in_any_units():
+    x = StandardScaler().fit_transform(load_wine().data)[:, :4]
+    prior, units = GaussianPrior.by_evidence(x, 3), np.array([1e3, 1.0, 1e-2, 7.0])
+    moved = GaussianPrior.by_evidence(x * units + 5, 3)
+    np.testing.assert_allclose(moved.df, prior.df, rtol=1e-4)
+    np.testing.assert_allclose(moved.scale / np.outer(units, units), prior.scale, rtol=1e-3)
+    kmeans = _most_probable(x, KMeans(3, n_init=10, random_state=0).fit_predict(x))
+    centres, scales = kmeans_centres(x, 3, 0, 10)
+    nearest = np.linalg.norm((x[:, None, None] - centres) / scales[:, None], axis=-1).argmin(
+        axis=-1
+    )
+    found = [_most_probable(x, labels) for labels in nearest.T]
+    assert max(found, key=lambda one: one[0])[1].df == prior.df
+    assert max(found, key=lambda one: one[0])[0] > kmeans[0] + 1
 
 
 def test_prior_mean_of_the_covariance_is_the_pooled_covariance():
