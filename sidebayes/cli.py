@@ -274,14 +274,14 @@ def fit_method(
     import sidebayes
 
     from .commands.fitting import Asked, fit_asked, refuse_overwriting, write_labels
-    from .common.files import check_writable
+    from .common.files import HDF5, check_writable
 
     read = {"DATA": data, "--source": source, "--subjects": subjects, "--links": links}
     written = {"--checkpoint": checkpoint, "--out": out, "--labels": labels}
     refuse_overwriting(read, written)
-    for path in (out, labels):
+    for path, kind in ((out, HDF5), (labels, b"")):
         if path is not None:
-            check_writable(path)
+            check_writable(path, replaces=kind)
     for name in ("drop", "columns", "formula", "option", "setting"):
         asked[name] = asked[name] or ()
     outcome = fit_asked(Asked(**asked))

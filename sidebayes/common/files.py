@@ -15,6 +15,7 @@ import h5py
 import pandas as pd
 
 __all__ = [
+    "HDF5",
     "TABLES",
     "as_path",
     "check_writable",
@@ -30,6 +31,9 @@ __all__ = [
 
 TABLES = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 """Endings of tables that can be read."""
+
+HDF5 = b"\x89HDF"
+"""How files of HDF5 begin, of which NetCDF is a kind."""
 
 _SEAL = b"\nsidebayes sha256 "
 _SEALED = len(_SEAL) + 64
@@ -68,17 +72,19 @@ def as_path(path: Any) -> Path:
     return Path(path)
 
 
-def check_writable(path: Any) -> Path:
+def check_writable(path: Any, *, replaces: bytes = b"") -> Path:
     """Refuse a path to which nothing can be written, before the work that it should hold.
 
     Parameters
     ----------
     path : path
+    replaces : bytes
+        What files begin with that may be replaced. Empty files may be as well.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no path, its folder is missing, or it is a folder itself.
+        If it is no path, its folder is missing, it is a folder itself, or a file of another kind.
     PermissionError
         If the user may not write there.
     """
@@ -92,6 +98,13 @@ def check_writable(path: Any) -> Path:
         raise PermissionError(
             f"{where} may not be written to by this user; change its mode, or name another path"
         )
+    if replaces and given.is_file():
+        with given.open("rb") as file:
+            if file.read(len(replaces)) not in (b"", replaces):
+                raise ValueError(
+                    f"{given} is a file of another kind, which would be replaced; name another path, or "
+                    "delete it first"
+                )
     return given
 
 

@@ -17,7 +17,7 @@ from sidebayes.diagnostics.features import has_features
 from sidebayes.diagnostics.sites import entry_names, has_labelled_table
 
 from ..common.fields import check_integer
-from ..common.files import check_writable, sealed, write_whole
+from ..common.files import HDF5, check_writable, sealed, write_whole
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
@@ -231,11 +231,11 @@ class Fit(FitBase):
         Raises
         ------
         TypeError, ValueError
-            If nothing can be written to `path`.
+            If nothing can be written to `path`, or a file of another kind, such as a table, is there.
         OSError
             If the disk is full or fails; an existing file is then unchanged.
         """
-        path = check_writable(path)
+        path = check_writable(path, replaces=HDF5)
         # built in memory: HDF5 crashes the process when it cannot write what it has begun
         write_whole(path, sealed(self.tree.to_netcdf(engine="h5netcdf")))
 

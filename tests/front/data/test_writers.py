@@ -70,6 +70,24 @@ def test_commands_look_at_the_path_before_they_work(command, tmp_path):
         assert message in result.stderr
 
 
+def test_a_fit_replaces_a_fit_and_no_other_file(tmp_path):
+    path = tmp_path / "points.csv"
+    path.write_text("a,b\n1,2\n")
+    engine = sidebayes.EM(num_restarts=1, max_steps=2)
+    x = sidebayes.load_dataset("iris").x
+    fit = sidebayes.fit("gmm", x, num_clusters=2, engine=engine, progress=False)
+    with pytest.raises(ValueError, match="points.csv is a file of another kind"):
+        fit.save(path)
+    result = CliRunner().invoke(app, ["fit", "gmm", "iris", "--out", str(path)])
+    assert result.exit_code == 2
+    assert "a file of another kind" in result.stderr
+    assert path.read_text() == "a,b\n1,2\n"
+    path.write_bytes(b"")  # as `tempfile` makes them
+    for _ in range(2):
+        fit.save(path)
+    assert sidebayes.load(path).params.keys() == fit.params.keys()
+
+
 def test_demo_needs_a_folder(tmp_path):
     (tmp_path / "file").touch()
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
