@@ -30,7 +30,7 @@ from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, liv
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
-from sidebayes.models.blocks.block import Checking, Remarking, Unbounded
+from sidebayes.models.blocks.block_facts import Checking, Remarking, Unbounded
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.directional.von_mises_fisher_components import VonMisesFisherComponents
 from sidebayes.models.blocks.directional.wrapped_components import WrappedComponents

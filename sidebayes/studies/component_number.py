@@ -16,7 +16,7 @@ import pandas as pd
 
 from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
-from sidebayes.models.blocks.block import Improper
+from sidebayes.models.blocks.block_facts import Improper
 
 from ..api import fit
 from ..common.fields import check_seed

@@ -3,7 +3,7 @@
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from sidebayes.models.blocks import block
+from sidebayes.models.blocks import block, block_facts
 from sidebayes.models.blocks.block import Block
 from sidebayes.models.blocks.components.centroids import Centroids
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
@@ -21,7 +21,7 @@ CONJUGATE = {"Updatable", "Conditional", "Drawable", "Factored"}
 
 
 def capabilities(of):
-    kinds = (getattr(block, name) for name in block.__all__)
+    kinds = [getattr(file, name) for file in (block, block_facts) for name in file.__all__]
     kinds = (kind for kind in kinds if kind is not Block and kind is not block.Observation)
     return {kind.__name__ for kind in kinds if isinstance(of, kind)}
 

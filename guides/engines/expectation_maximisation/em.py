@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.block import Regularised
+from sidebayes.models.blocks.block_facts import Regularised
 
 from sidebayes.common.fields import Count, NonNegative, OneOf, check_seed
 

@@ -8,7 +8,8 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from sidebayes.models.blocks.block import Block, Collapsible
+from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.block_facts import Collapsible
 from sidebayes.models.blocks.label_inference import partition
 
 from ..base import Problem

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from sidebayes.models.blocks.block import HasCodeLength
+from sidebayes.models.blocks.block_facts import HasCodeLength
 
 from ..base import Problem
 from .density import bijector_of, latent_sites, trace_model

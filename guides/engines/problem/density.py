@@ -15,7 +15,7 @@ from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
-from sidebayes.models.blocks.block import HasUnits, Individual
+from sidebayes.models.blocks.block_facts import HasUnits, Individual
 from sidebayes.models.blocks.collapsed import Collapsed, unexpanded
 from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph

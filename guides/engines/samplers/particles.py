@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro import handlers
 from scipy import special
-from sidebayes.models.blocks.block import Improper
+from sidebayes.models.blocks.block_facts import Improper
 
 from sidebayes.common.warnings import warn_user
 

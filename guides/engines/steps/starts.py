@@ -13,7 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from scipy.special import expit
-from sidebayes.models.blocks.block import Starting, TakesMissing, Typical
+from sidebayes.models.blocks.block_facts import Starting, TakesMissing, Typical
 from sidebayes.models.blocks.components.partition_starts import partition_labels
 
 from ..base import Problem

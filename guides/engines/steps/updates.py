@@ -12,16 +12,13 @@ from jax import Array
 from numpyro.ops.provenance import eval_provenance
 from sidebayes.models.blocks.block import (
     Block,
-    Collapsible,
-    Doubting,
     Drawable,
-    Improper,
     Observation,
-    Obstructed,
     OnePass,
     Tightening,
     Updatable,
 )
+from sidebayes.models.blocks.block_facts import Collapsible, Doubting, Improper, Obstructed
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.block import UpToSigns
+from sidebayes.models.blocks.block_facts import UpToSigns
 
 from ..base import Problem
 from ..plumbing.programs import compiled

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from sidebayes.models.blocks.block import UpToSigns
+from sidebayes.models.blocks.block_facts import UpToSigns
 
 from ..base import EngineResult, Problem
 from ..problem.declared import declared_blocks, site_dims

@@ -18,7 +18,8 @@ from scipy.sparse.csgraph import dijkstra
 
 from sidebayes.common.magnitudes import listed
 
-from ..block import Block, TakesMissing
+from ..block import Block
+from ..block_facts import TakesMissing
 from ..mixtures.data_units import fitted_statistic
 from .centred import CentredNormal, Centring
 

@@ -21,7 +21,8 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from ..block import Augmented, Block, Observation, TakesMissing
+from ..block import Augmented, Block, Observation
+from ..block_facts import TakesMissing
 from ..collapsed import Collapsed
 from ..components import normal_inverse_gamma
 from ..components.gaussian_prior import GaussianPrior, agreed_features

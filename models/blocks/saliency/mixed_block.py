@@ -16,7 +16,8 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
-from ..block import Augmented, Block, Observation, TakesMissing
+from ..block import Augmented, Block, Observation
+from ..block_facts import TakesMissing
 from ..collapsed import Collapsed
 from ..components.gaussian_prior import GaussianPrior
 from .feature_block import SalientFeatures

@@ -25,7 +25,7 @@ from sidebayes.guides.engines.problem.density import (
     unconstrained_start,
 )
 from sidebayes.guides.engines.problem.posterior import latent_shapes
-from sidebayes.models.blocks.block import Bounded
+from sidebayes.models.blocks.block_facts import Bounded
 
 from ...runs.run import Run
 

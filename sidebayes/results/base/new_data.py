@@ -13,7 +13,7 @@ from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.guides.engines.problem.honoured import is_outcome
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
-from sidebayes.models.blocks.block import CheckingRows
+from sidebayes.models.blocks.block_facts import CheckingRows
 
 from ...common.magnitudes import warn_of_far_rows
 from ...data.tables import in_order_of
