@@ -1,14 +1,17 @@
 """Adjusted Rand index of Gaussian mixtures by the prior of their components, beside scikit-learn's.
 
-Run: python -m benchmarks.default_prior [--seeds 4]
-Features are standardised. "few rows" are three Gaussians of unit covariance, 40 rows each in six features,
+Run: python -m benchmarks.default_prior [--seeds 4] [--sets ecoli,heart_statlog,...]
+`--sets` are CSV files of the folder SIDEBAYES_DATA, in place of the sets of the library. Features are standardised. "few rows" are three Gaussians of unit covariance, 40 rows each in six features,
 whose centres lie 3.5 standard deviations from the origin along different axes, or at it. scikit-learn has ten
-starts. The columns of `rank` are EM by "likelihood", the default, and by "joint" density.
+starts. The columns of `rank` are EM by "likelihood", the default, and by "joint" density; "points" is how many there
+are for each number of a full covariance and its mean, and "said" whether the verdict says that they are few.
 """
 
 import argparse
+import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,8 +21,15 @@ from sklearn.mixture import GaussianMixture
 import sidebayes as sb
 
 
-def settings(seeds: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def settings(seeds: int, sets: list[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Names, data and true labels."""
+    for name in sets:
+        table = pd.read_csv(Path(os.environ["SIDEBAYES_DATA"], f"{name}.csv"))
+        x = table.drop(columns="label").to_numpy(float)
+        x = x[:, x.std(axis=0) > 0]
+        yield name, (x - x.mean(axis=0)) / x.std(axis=0), table["label"].to_numpy()
+    if sets:
+        return
     for name in ("iris", "wine", "breast_cancer"):
         data = sb.load_dataset(name)
         yield name, (data.x - data.x.mean(axis=0)) / data.x.std(axis=0), data.labels
@@ -39,24 +49,33 @@ def indices(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, float]:
         "rank='joint'": {"engine": sb.EM(rank="joint")},
         "flat": {"prior": "flat"},
         "by_evidence": {"prior": evidence},
+        "tied": {"covariance": "tied"},
     }
     peer = GaussianMixture(number, n_init=10, random_state=seed).fit_predict(x)
-    found = {"scikit-learn": adjusted_rand_score(labels, peer)}
+    width = x.shape[1]
+    found = {
+        "points": len(x) / number / (width * (width + 3) / 2),
+        "scikit-learn": adjusted_rand_score(labels, peer),
+    }
     for name, options in asked.items():
         fit = sb.fit("gmm", x, num_clusters=number, seed=seed, progress=False, **options)
         found[name] = adjusted_rand_score(labels, fit.labels())
+        if name == "default":
+            found["said"] = "points are few" in fit.verdict[1]
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=4)
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--sets", default="", help="CSV files, comma-separated")
+    given = parser.parse_args()
+    seeds, sets = given.seeds, [name for name in given.sets.split(",") if name]
     warnings.simplefilter("ignore", sb.SideBayesWarning)
     rows = [
         {"data": name, **indices(x, labels, seed)}
         for seed in range(seeds)
-        for name, x, labels in settings(seeds)
+        for name, x, labels in settings(seeds, sets)
     ]
     print(pd.DataFrame(rows).groupby("data", sort=False).mean().round(3).to_string())
 

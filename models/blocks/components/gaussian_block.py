@@ -44,6 +44,9 @@ _FOUND = {"log_weights", "log_classes"}
 
 _FOUND_WITH_LINKS = {"log_weights", "pair_weights"}
 
+_FEW = 2
+"""Points for each number of a full covariance and its mean, on average, below which there are few."""
+
 _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
 
@@ -98,6 +101,7 @@ class GaussianComponents(Block):
         self.names = {name: name for name in ("mean", "covariance", "variance")} | dict(names or {})
         self.from_data, self.plate, self.scattered = from_data, plate, scattered
         self.centre, self.unit = data_units(data, num_features)
+        self.num_points = None if data is None else jnp.shape(data)[0]
         self.location: Array
         """Current means."""
 
@@ -370,6 +374,19 @@ class GaussianComponents(Block):
         if smallest[worst] >= _SINGULAR * spread.max():
             return None
         return worst, "its covariance is singular"
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say that there are few points for full covariances that no prior of the user's holds together."""
+        numbers = self.num_features * (self.num_features + 3) // 2
+        wanted = _FEW * numbers * self.num_cells if self.num_cells > 1 else 0
+        given = self.prior is not None and not self.from_data
+        if self.covariance != "full" or given or (self.num_points or wanted) >= wanted:
+            return None
+        return (
+            f"{self.num_points} points are few for {self.num_cells} means and full covariances of {numbers} "
+            "numbers each: clusters may follow chance alignments of points. See whether covariance='tied' or "
+            "'diagonal' has a lower BIC, or take prior=GaussianPrior.by_evidence(x, num_clusters)"
+        )
 
     def check(self, name: str, value: Any) -> None:
         """Refuse constant features, which say nothing about clusters."""

@@ -79,6 +79,23 @@ def test_a_cluster_of_a_single_point_is_said():
             assert level == "caution"
 
 
+def test_few_points_for_full_covariances_are_said():
+    """Three Gaussians, 40 rows each for 27 numbers: a mode of high likelihood groups them worse."""
+    x = np.random.default_rng(0).normal(size=(120, 6))
+
+    def remark(rows, **options):
+        engine = EM(num_restarts=2, max_steps=20)
+        found = sidebayes.fit("gmm", rows, engine=engine, progress=False, **options)
+        assert found.verdict[0] != "good" or "are few" not in found.verdict[1]
+        return "120 points are few for 3 means and full covariances of 27 numbers" in found.verdict[1]
+
+    assert remark(x, num_clusters=3)
+    assert not remark(x, num_clusters=3, covariance="diagonal")
+    assert not remark(x, num_clusters=2)
+    prior = sidebayes.GaussianPrior.by_evidence(x, 3)
+    assert not remark(x, num_clusters=3, prior=prior)
+
+
 def test_seconds_add_up(fits):
     for name in ("em", "one draw"):
         seconds = fits[name].seconds
