@@ -1,10 +1,11 @@
 """Adjusted Rand index of Gaussian mixtures by the prior of their components, beside scikit-learn's.
 
 Run: python -m benchmarks.default_prior [--seeds 4] [--sets ecoli,heart_statlog,...]
-`--sets` are CSV files of the folder SIDEBAYES_DATA, in place of the sets of the library. Features are standardised. "few rows" are three Gaussians of unit covariance, 40 rows each in six features,
-whose centres lie 3.5 standard deviations from the origin along different axes, or at it. scikit-learn has ten
-starts. The columns of `rank` are EM by "likelihood", the default, and by "joint" density; "points" is how many there
-are for each number of a full covariance and its mean, and "said" whether the verdict says that they are few.
+`--sets` are CSV files of the folder SIDEBAYES_DATA, in place of the sets of the library. Features are
+standardised. "few rows" are three Gaussians of unit covariance, 40 rows each in six features, whose centres
+lie 3.5 standard deviations from the origin along different axes, or at it. scikit-learn has ten starts. The
+columns of `rank` are EM by "likelihood", the default, and by "joint" density; "points" is how many there are
+for each number of a full covariance and its mean, and "said" whether the verdict says that they are few.
 """
 
 import argparse
