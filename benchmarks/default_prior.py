@@ -59,7 +59,11 @@ def indices(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, float]:
         "scikit-learn": adjusted_rand_score(labels, peer),
     }
     for name, options in asked.items():
-        fit = sb.fit("gmm", x, num_clusters=number, seed=seed, progress=False, **options)
+        try:
+            fit = sb.fit("gmm", x, num_clusters=number, seed=seed, progress=False, **options)
+        except sb.FitError:  # every start collapsed, which only a flat prior lets happen
+            found[name] = np.nan
+            continue
         found[name] = adjusted_rand_score(labels, fit.labels())
         if name == "default":
             found["said"] = "points are few" in fit.verdict[1]

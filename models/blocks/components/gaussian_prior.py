@@ -23,6 +23,9 @@ __all__ = ["GaussianPrior", "agreed_features", "resolve_prior"]
 _WEAK = 0.01
 """Weight, in points, of the prior mean in priors set from the data (Fraley and Raftery 2007)."""
 
+_ROUNDING = 1e-20
+"""Variance within clusters, relative to that of all points, that is zero but for rounding."""
+
 _PARTITIONS = 10
 """By k-means, of which the most probable one counts."""
 
@@ -159,8 +162,10 @@ def _most_probable(x: NDArray, labels: NDArray) -> tuple[float, GaussianPrior]:
     count = np.array([len(rows) for rows in members])
     means = np.stack([rows.mean(axis=0) for rows in members])
     scatter = np.stack([(r - m).T @ (r - m) for r, m in zip(members, means, strict=True)])
-    pooled = scatter.sum(axis=0) / len(x)
-    pooled = pooled + _floor(pooled)
+    pooled, whole = scatter.sum(axis=0) / len(x), x.var(axis=0)
+    # features may be constant within clusters, but for rounding
+    varies = np.diag(pooled) > _ROUNDING * whole
+    pooled = pooled + _floor(np.diag(np.where(varies, np.diag(pooled), whole)))
     offset = means - x.mean(axis=0)
     share = _WEAK / (_WEAK + count)
     spread = scatter + (share * count)[:, None, None] * offset[:, :, None] * offset[:, None, :]

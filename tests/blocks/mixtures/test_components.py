@@ -84,6 +84,13 @@ def test_degenerate_data():
     prior = GaussianPrior.by_evidence(x, 3)  # two distinct points, and a constant feature
     assert np.isfinite(prior.df)
     assert np.linalg.eigvalsh(prior.scale).min() > 0
+    # features that are constant within clusters, but for rounding of their means
+    rare = np.repeat([0.1, 0.7], [77, 3])
+    noise = np.random.default_rng(0).normal(size=80)
+    x = np.column_stack([rare, np.roll(rare, 3), np.roll(rare, 6), noise])
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    prior = GaussianPrior.by_evidence(x, 4)
+    assert np.linalg.eigvalsh(prior.scale).min() > 1e-9
     with pytest.raises(ValueError, match="2 rows, fewer than num_clusters = 3"):
         GaussianPrior.by_evidence(x[:2], 3)
 
