@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import zlib
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import jax
 import numpy as np
 import pytest
 
+# processes that tests start need not compile the library's source again
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("MPLBACKEND", "Agg")
 # most programs run for milliseconds and compile for seconds; processes that tests start do as well
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
