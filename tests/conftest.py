@@ -12,9 +12,6 @@ import jax
 import numpy as np
 import pytest
 
-# processes that tests start need not compile the library's source again
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("MPLBACKEND", "Agg")
 # most programs run for milliseconds and compile for seconds; processes that tests start do as well
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -27,6 +24,10 @@ use_compilation_cache()
 # small programs by the thousand, which both workers need
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 use_program_store(None)  # what a test changes in the library must be seen
+
+# processes that tests start need not compile the library's source again
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 MOST_MAPS = 45_000
 
