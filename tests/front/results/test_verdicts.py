@@ -87,7 +87,9 @@ def test_few_points_for_full_covariances_are_said():
         engine = EM(num_restarts=2, max_steps=20)
         found = sidebayes.fit("gmm", rows, engine=engine, progress=False, **options)
         assert found.verdict[0] != "good" or "are few" not in found.verdict[1]
-        return "120 points are few for 3 means and full covariances of 27 numbers" in found.verdict[1]
+        return (
+            "120 points are few for 3 means and full covariances of 27 numbers" in found.verdict[1]
+        )
 
     assert remark(x, num_clusters=3)
     assert not remark(x, num_clusters=3, covariance="diagonal")
