@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
@@ -35,6 +36,7 @@ from ..steps.climbs import (
     STALLED,
     climbed,
     history_length,
+    is_little,
     rounding_of,
     stop_code,
     until_stopped,
@@ -88,6 +90,8 @@ class Ascent:
     settled : bool
         Whether it is a mode: its gradient fell below the tolerance, and not because the map from the
         coordinates is flat there.
+    is_mode : bool
+        Whether the density neither grows without bound there, nor rises from there inwards.
     point : ndarray, shape (num_coordinates,)
         Its unconstrained coordinates.
     free, sites : dict of ndarray
@@ -110,6 +114,7 @@ class Ascent:
     steps: NDArray
     best: int
     settled: bool
+    is_mode: bool
     point: NDArray
     free: dict[str, NDArray]
     sites: dict[str, NDArray]
@@ -292,7 +297,7 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
 
         def step(state: _Climb) -> _Climb:
             search = search_step(value_and_grad, state.search, steps, bounded)
-            settled = _relative(search) <= tol
+            settled = _is_flat(search, tol)
             history = state.history.at[search.steps - 1].set(-search.value)
             stalled = search.stalled | (steps is not None and _held_up(search, history))
             cut = search.steps == most
@@ -326,7 +331,8 @@ def _ended(
     here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
     size = f"gradient at most {slope[best]:.2g}"
-    if code == STALLED and slope[best] <= _AT_REST * (1 + abs(value[best])):
+    end = jax.tree.map(lambda leaf: leaf[best], state.search)
+    if code == STALLED and bool(_is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
     modes = distinct_modes(value, sound, {n: sites[n] for n in free})
@@ -356,6 +362,7 @@ def _ended(
         steps=steps,
         best=best,
         settled=code == SETTLED and is_mode,
+        is_mode=is_mode,
         point=np.asarray(state.search.point)[best],
         free={name: v[best] for name, v in free.items()},
         sites=here,
@@ -367,9 +374,10 @@ def _ended(
     )
 
 
-def _relative(search: Search) -> Array:
-    """Largest entry of the gradient, relative to the loss."""
-    return jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
+def _is_flat(search: Search, tol: ArrayLike) -> Array:
+    """Whether the gradient is small, relative to the loss, and leads hardly further up."""
+    relative = jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
+    return (relative <= tol) & is_little(search.promised, search.value, tol)
 
 
 def _held_up(search: Search, history: Array) -> Array:
@@ -377,7 +385,7 @@ def _held_up(search: Search, history: Array) -> Array:
     rounding = rounding_of(search.value) * (1 + jnp.abs(search.value))
     before = history[jnp.maximum(search.steps - 1 - _PATIENCE, 0)]
     still = jnp.abs(-search.value - before) <= rounding
-    return (search.steps > _PATIENCE) & still & (-search.slope / 2 <= rounding)
+    return (search.steps > _PATIENCE) & still & (search.promised <= rounding)
 
 
 def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str:
