@@ -29,7 +29,7 @@ from sidebayes.guides.engines.problem.density import (
 from sidebayes.guides.engines.problem.honoured import (
     Honoured,
     check_sites,
-    explaining_numbers,
+    explaining_integers,
     is_outcome,
     live_inputs,
 )
@@ -182,7 +182,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
             ("arguments", _arguments),
         ):
             try:
-                with explaining_numbers():
+                with explaining_integers():
                     rung = look(problem, points)
                 yield rung
             except Exception as error:  # what runs as it is may still not compile

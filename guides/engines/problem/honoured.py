@@ -24,6 +24,7 @@ __all__ = [
     "IntegersNeededError",
     "check_sites",
     "check_unset",
+    "explaining_integers",
     "explaining_numbers",
     "in_scan",
     "is_factor",
@@ -252,7 +253,8 @@ def check_sites(trace: Mapping[str, dict]) -> None:
 def explaining_numbers() -> Iterator[None]:
     """Explain what JAX says of a model that treats sampled values as numbers of Python."""
     try:
-        yield
+        with explaining_integers():
+            yield
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = next(
@@ -264,6 +266,13 @@ def explaining_numbers() -> Iterator[None]:
             "if and while, compute with jax.numpy instead of numpy and math, and keep float(), int() and "
             "bool() for options"
         ) from error
+
+
+@contextmanager
+def explaining_integers() -> Iterator[None]:
+    """Explain what JAX says of a model that looks something up by floats."""
+    try:
+        yield
     except (TypeError, IndexError) as error:
         if "integer" not in str(error) or "float" not in str(error):
             raise
