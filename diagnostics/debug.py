@@ -26,7 +26,13 @@ from sidebayes.guides.engines.problem.density import (
     traced,
     unconstrained_start,
 )
-from sidebayes.guides.engines.problem.honoured import Honoured, check_sites, is_outcome, live_inputs
+from sidebayes.guides.engines.problem.honoured import (
+    Honoured,
+    check_sites,
+    explaining_integers,
+    is_outcome,
+    live_inputs,
+)
 from sidebayes.guides.engines.problem.values import (
     admitted_values,
     evaluated,
@@ -139,7 +145,8 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
             return PartialLabels(np.asarray(value))
         if roles.get(name) == "table" and value is not None:
-            return jnp.asarray(np.asarray(value))  # of a data frame, say
+            table = np.asarray(value)  # of a data frame, say; truth values count as integers
+            return jnp.asarray(table.astype(int) if table.dtype.kind == "b" else table)
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
     named = [(value, order[n] if n < len(order) else "") for n, value in enumerate(args)]
@@ -175,7 +182,9 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
             ("arguments", _arguments),
         ):
             try:
-                yield look(problem, points)
+                with explaining_integers():
+                    rung = look(problem, points)
+                yield rung
             except Exception as error:  # what runs as it is may still not compile
                 yield Rung(
                     name,

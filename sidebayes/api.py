@@ -26,7 +26,7 @@ from .runs import checks, record
 from .runs.arguments import check_dtype, read_run
 from .runs.problems import shapes_of
 from .runs.run import Run
-from .runs.stored import stored_run
+from .runs.stored import other_densities, stored_run
 from .runs.zoo import find_card
 from .streams import with_samples
 
@@ -204,7 +204,8 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
     Raises
     ------
     ValueError
-        If there is no such file, it is not a saved fit, or the model is not the one that was fitted.
+        If there is no such file, it is not a saved fit, or the model is not the one that was fitted:
+        its sites are others, or its log densities at a draw in the file.
     """
     tree = _read_tree(as_path(path))
     with _damage_named(path):
@@ -297,7 +298,7 @@ def _check_whole(tree: xr.DataTree, run: Run) -> None:
 
 
 def _check_sites(tree: xr.DataTree, run: Run) -> None:
-    """Refuse a model that is not the one whose sites a file holds."""
+    """Refuse a model that is not the one whose sites and densities a file holds."""
     stored = {str(n): v.shape[2:] for n, v in tree["posterior"].data_vars.items()}
     try:
         with run.precision:
@@ -318,4 +319,10 @@ def _check_sites(tree: xr.DataTree, run: Run) -> None:
         raise ValueError(
             f"the file holds links for {surplus}, and the model takes {sorted(taken) or 'no links'}; "
             "pass the model that was fitted"
+        )
+    other = other_densities(tree, run)
+    if other is not None:
+        raise ValueError(
+            f"the model gives {other} another log density than the file holds, at a draw and the data in "
+            "it; pass the model and the options that were fitted"
         )

@@ -46,12 +46,17 @@ def measure(fits: Mapping[str, Fitted]) -> tuple[dict[str, dict[str, Any]], list
     notes: list[str] = []
     for peers in by_question.values():
         if len(peers) > 1 and any(map(may_lead, peers.values())):
-            notes += _measure_peers(peers, rows)
+            notes += _measure_peers(peers, rows, alone=len(by_question) == 1)
     return rows, notes
 
 
-def _measure_peers(peers: Mapping[str, Fitted], rows: dict[str, dict[str, Any]]) -> list[str]:
-    """Fill in the rows of fits of one posterior; what there is to say about its reference."""
+def _measure_peers(
+    peers: Mapping[str, Fitted], rows: dict[str, dict[str, Any]], *, alone: bool
+) -> list[str]:
+    """Fill in the rows of fits of one posterior; what there is to say about its reference.
+
+    Where these are not `alone`, beside fits of other posteriors, they are named.
+    """
     best, few, misplaced = choose_reference(peers)
     notes = [*few.values(), *misplaced.values()]
     if best is None:
@@ -68,9 +73,10 @@ def _measure_peers(peers: Mapping[str, Fitted], rows: dict[str, dict[str, Any]])
     if starts_at_prior(leader) or is_long_run(leader):
         return notes
     if not rivals and _num_numbers(leader) <= _FEW:
+        which = "here" if alone else f"of {' or '.join(peers)}"
         notes.append(
-            "No fit here started at draws of the prior, so that none shows whether all missed a mode: add "
-            "one by SMC, or where the prior is improper a second run from other values (init)."
+            f"No fit {which} started at draws of the prior, so that none shows whether all missed a mode: "
+            "add one by SMC, or where the prior is improper a second run from other values (init)."
         )
     unlike = [name for name in rivals if rows[name]["trust"] == "differs"]
     if unlike:

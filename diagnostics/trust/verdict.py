@@ -20,6 +20,9 @@ _NEAR = 0.01
 _STILL_RISING = 1e-6
 """Last gain of a climb, relative to its objective, from which on it counts as unfinished."""
 
+_CLEAR_GAIN = 1.0
+"""Last gain, in nats, from which on it counts as unfinished however large the objective."""
+
 _FLAT = 1e-5
 """Largest entry of a gradient, relative to the log joint density, that counts as zero."""
 
@@ -132,7 +135,7 @@ def _end(fit: Fitted) -> tuple[str, str] | None:
     if len(path) < 2:
         return "bad", "It made no step, so that there is no sign of a mode; lower tol."
     gain = path[-1] - path[-2]
-    if gain > max(_NEAR, _STILL_RISING * (1 + abs(path[-1]))):
+    if gain > max(_NEAR, min(_CLEAR_GAIN, _STILL_RISING * (1 + abs(path[-1])))):
         return "caution", f"The objective still rose by {gain:.2g} in the last step; lower tol."
     return None
 

@@ -7,7 +7,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from .label_inference.label_graph import LabelGraph
@@ -151,9 +151,16 @@ class Role:
     omissible : bool
         Whether new rows may lack a table that those of the fit have; see `Omissible`.
     like : str
+<<<<<<< HEAD
         Option whose columns or classes these are, empty for none; see `Like`.
     own_frame : str
         Argument whose groups of rows lie in a frame each, empty for none; see `OwnFrame`.
+=======
+        Option whose columns a table has, empty for none; see `Like`.
+    whole : bool
+        Whether integers of a table stay integers, which may be categories or indices: in the user's own
+        models, unless jaxtyping says ``Float``.
+>>>>>>> m2
     """
 
     name: str
@@ -167,7 +174,11 @@ class Role:
     missing: bool = False
     omissible: bool = False
     like: str = ""
+<<<<<<< HEAD
     own_frame: str = ""
+=======
+    whole: bool = False
+>>>>>>> m2
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
         """Check data beside others and options at hand; see `Checked` and `Chosen`."""
@@ -280,6 +291,8 @@ def signature_of(model: Callable[..., None]) -> Signature:
         options = [name for name in options if name not in {role.name for role in data}]
         positional = len(data)
     _refuse_misspelt(data)
+    if not str(getattr(_function(model), "__module__", "")).startswith("sidebayes.models"):
+        data = [replace(r, whole=r.name not in _floats(hints)) for r in data]
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     truncates = _is_noted(hints.get("num_clusters"), Truncation)
     held = tuple(name for name in options if _is_noted(hints.get(name), Held))
@@ -310,11 +323,26 @@ def _is_noted(hint: Any, kind: type) -> bool:
     return any(isinstance(note, kind) for note in get_args(hint))
 
 
-def _hints(model: Callable[..., None]) -> dict[str, Any]:
+def _floats(hints: typing.Mapping[str, Any]) -> list[str]:
+    """Arguments that jaxtyping says to be floats."""
+    kinds = {name: [getattr(p, "dtypes", None) for p in _members(h)] for name, h in hints.items()}
+    return [
+        name
+        for name, found in kinds.items()
+        if any(isinstance(one, list) and all("float" in str(d) for d in one) for one in found)
+    ]
+
+
+def _function(model: Callable[..., None]) -> Any:
+    """Function that a model is, behind partial applications and decorators."""
     function: Any = model
     while isinstance(function, functools.partial):
         function = function.func
-    function = inspect.unwrap(function)
+    return inspect.unwrap(function)
+
+
+def _hints(model: Callable[..., None]) -> dict[str, Any]:
+    function = _function(model)
     if not inspect.isfunction(function):
         function = type(function).__call__ if not inspect.isclass(function) else function.__init__
     try:

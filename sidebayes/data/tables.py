@@ -52,6 +52,7 @@ def check_data(
     dims: Sequence[str] = ("points", "features"),
     *,
     missing: bool = False,
+    whole: bool = False,
 ) -> NDArray:
     """Check a table of numbers.
 
@@ -65,6 +66,8 @@ def check_data(
         Its axes; "..." stands for any further ones.
     missing : bool
         Whether values may be missing, NaN.
+    whole : bool
+        Whether integers stay integers, as categories and indices must; else they become floats.
 
     Raises
     ------
@@ -92,7 +95,7 @@ def check_data(
             advice = f"of one column pass {name}[:, 0]"
         raise ValueError(f"{name} has shape {values.shape}, expected {shape_of(dims)}; {advice}")
     if not isinstance(values, np.memmap) and values.dtype.kind != "f":
-        values = values.astype(float)
+        values = values.astype(int if whole and _are_integers(values) else float)
     if 0 in values.shape:
         raise ValueError(
             f"{name} has shape {values.shape}: it holds no value; check how it was filtered"
@@ -114,6 +117,12 @@ def check_data(
         )
     refuse_huge(name, values)
     return values
+
+
+def _are_integers(values: NDArray) -> bool:
+    """Whether values are integers, or truth values, and 32 bits can hold them."""
+    most = np.iinfo(np.int32).max
+    return values.dtype.kind in "iub" and bool((abs(values.astype(float)) <= most).all())
 
 
 def _numbers(x: Any, name: str) -> NDArray:
@@ -158,6 +167,8 @@ def _column(column: Any) -> NDArray | None:
         numeric = pd.api.types.is_numeric_dtype(column) or column.dtype == object
         if not numeric or pd.api.types.is_complex_dtype(column):
             return None
+        if pd.api.types.is_integer_dtype(column) and not column.hasnans:
+            return column.to_numpy(int)
         try:
             return column.to_numpy(float, na_value=np.nan)
         except (TypeError, ValueError):

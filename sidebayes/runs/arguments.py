@@ -7,8 +7,12 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable
+from sidebayes.guides.engines.problem.honoured import IntegersNeededError
+from sidebayes.guides.engines.problem.values import check_integers
 from sidebayes.models.blocks.roles import Signature, signature_of
 
 from ..common.columns import column_names
@@ -105,6 +109,7 @@ def read_arguments(
     for option, note in signature.chosen:
         if options.get(option) is None and (own := note.choose(checked, options)) is not None:
             options = {**options, option: own}
+    checked = _floats_where_borne(model, name, checked, options)
     columns = {
         role.name: names
         for role in signature.of_kind("table")
@@ -114,6 +119,30 @@ def read_arguments(
         one: own for one, (_, own) in learned.items() if checked[one].shape[1:] == (len(own),)
     }
     return Arguments(given, checked, checks.check_dims(signature, checked), options, columns)
+
+
+def _floats_where_borne(
+    model: Callable[..., None], name: str, data: dict[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Data whose integers are floats, except in tables that the model uses as categories or indices."""
+    for table, values in data.items():
+        if isinstance(values, np.ndarray) and values.dtype.kind == "i":
+            floats = {**data, table: values.astype(float)}
+            run = Run(method=name, model=model, data=floats, options=options, engine=Engine())
+            data = data if _needs_integers(run) else floats
+    return data
+
+
+def _needs_integers(run: Run) -> bool:
+    """Whether a model refuses its data for being floats, where it looks something up by integers."""
+    try:
+        with run.precision:
+            check_integers(run.problem)
+    except IntegersNeededError:
+        return True
+    except Exception:  # of another kind, which the fit tells
+        return False
+    return False
 
 
 def _learned_columns(

@@ -195,7 +195,8 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
         value = given[role.name]
         if role.kind == "table":
             dims = role.dims if role.declared else (role.dims[0], "...")
-            checked[role.name] = check_data(value, role.name, dims, missing=role.missing)
+            own = {"missing": role.missing, "whole": role.whole}
+            checked[role.name] = check_data(value, role.name, dims, **own)
         elif role.kind == "links":
             checked[role.name] = _check_ties(value, role.name, method)
         elif role.kind == "groups":

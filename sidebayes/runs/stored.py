@@ -12,8 +12,11 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.base import Engine, Problem
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
+from sidebayes.guides.engines.problem import posterior
+from sidebayes.guides.engines.problem.density import sum_log_prob
+from sidebayes.guides.engines.problem.importance import run_at
 from sidebayes.guides.engines.problem.units import Layout
 from sidebayes.models.blocks.roles import Role, signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -29,8 +32,18 @@ __all__ = [
     "coordinates",
     "names_of_columns",
     "observed_data",
+    "other_densities",
     "stored_run",
 ]
+
+_TOLERANCE = {"float64": 1e-5, "float32": 1e-2}
+"""Difference of densities, relative to the largest, that other machines may make."""
+
+_SLACK = 0.01
+"""Nats by which the log joint density may differ besides, as where draws lie near a bound."""
+
+_OF_JOINT = ("em", "hmc", "laplace", "map", "newton", "nuts", "pathfinder", "svi")
+"""Engines whose ``lp`` is the log joint density, of parameters or of their unconstrained coordinates."""
 
 
 def axes_of(role: Role, rank: int) -> tuple[str, ...]:
@@ -198,6 +211,65 @@ def stored_run(
         "lost": record.parse(tree.attrs["sidebayes_options"])[1],
         "is_own": bool(tree.attrs["sidebayes_own_model"]),
     }
+
+
+def other_densities(tree: xr.DataTree, run: Run) -> str | None:
+    """What of a stored fit has another log density by the model of a run; None where all is the same.
+
+    Log likelihoods by unit, log priors and their sum are compared at the first draw. Where the code is the
+    same by its stored identity, nothing is computed.
+
+    Parameters
+    ----------
+    tree : DataTree
+    run : Run
+        Its model has the sites of the tree.
+    """
+    if tree.attrs.get("sidebayes_identity", "") in {_identity(run)} - {""}:
+        return None
+    sites = {str(n): v.to_numpy()[0, :1] for n, v in tree["posterior"].data_vars.items()}
+    stored = {
+        f"{said} {name!r}": values.to_numpy()[0, 0]
+        for group, said in (("log_likelihood", "the data of site"), ("log_prior", "site"))
+        if group in tree
+        for name, values in tree[group].data_vars.items()
+    }
+    with run.precision:
+        if "log_prior" in tree:  # priors are derived of several draws only
+            sites = {name: np.repeat(value, 2, axis=0) for name, value in sites.items()}
+        derived = posterior.derive(run.problem, sites, hard=run.engine.hard_labels)
+        found = {f"the data of site {n!r}": v[0] for n, v in derived.log_likelihood.items()}
+        found |= {f"site {n!r}": v[0] for n, v in derived.log_prior.items()}
+        tolerance = _TOLERANCE[run.dtype]
+        for name, values in stored.items():
+            if name not in found or _differ(values, found[name], tolerance):
+                return name
+        if run.engine.name in _OF_JOINT and not run.sample_of:
+            lp = tree["sample_stats"]["lp"].to_numpy()[0, 0]
+            is_free = tree["fit_info"].attrs["density_space"] == "unconstrained"
+            params = {name: sites[name][0] for name in posterior.latent_shapes(run.problem)}
+            joint = _log_joint(run.problem, params, is_free=is_free)
+            if np.isfinite(joint) and _differ(lp, joint, tolerance, _SLACK):
+                return "data and parameters together"
+    return None
+
+
+def _log_joint(problem: Problem, params: Mapping[str, NDArray], *, is_free: bool) -> NDArray:
+    """Log density of data and parameters, or of the unconstrained coordinates of these."""
+
+    @jax.jit
+    def density(params: dict, args: tuple) -> jax.Array:
+        trace, log_det = run_at(problem, params, args)
+        return sum_log_prob(trace) + (log_det if is_free else 0.0)
+
+    return np.asarray(density(dict(params), problem.args))
+
+
+def _differ(one: NDArray, other: NDArray, tolerance: float, slack: float = 0.0) -> bool:
+    if one.shape != other.shape:
+        return True
+    size = 1 + np.abs(one[np.isfinite(one)]).max(initial=0.0)
+    return not np.allclose(one, other, rtol=0.0, atol=slack + tolerance * size, equal_nan=True)
 
 
 def _link_names(arguments: Collection[str]) -> dict[str, tuple[str, str]]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
@@ -35,6 +36,7 @@ from ..steps.climbs import (
     STALLED,
     climbed,
     history_length,
+    is_little,
     rounding_of,
     stop_code,
     until_stopped,
@@ -53,8 +55,9 @@ Solver = Callable[[Problem, Callable, tuple], Callable]
 _AT_REST = 1e-7
 """Gradient, relative to the loss, below which a climb that gets no further is held up by rounding alone."""
 
-_SPENT = 1e-9
-"""Gain of log density that the next step promises, in nats, below which the same holds."""
+_SPENT, _GENTLE = 1e-9, 1e-4
+"""Gain of log density that the next step promises, in nats, and gradient, relative to the loss, below which the
+same holds: what a step promises means little where the slope is steep."""
 
 _PATIENCE = 8
 """Gradients after which steps of Newton, whose convergence is quadratic, show whether they gain."""
@@ -91,6 +94,8 @@ class Ascent:
     settled : bool
         Whether it is a mode: its gradient fell below the tolerance, and not because the map from the
         coordinates is flat there.
+    is_mode : bool
+        Whether the density neither grows without bound there, nor rises from there inwards.
     point : ndarray, shape (num_coordinates,)
         Its unconstrained coordinates.
     free, sites : dict of ndarray
@@ -113,6 +118,7 @@ class Ascent:
     steps: NDArray
     best: int
     settled: bool
+    is_mode: bool
     point: NDArray
     free: dict[str, NDArray]
     sites: dict[str, NDArray]
@@ -295,7 +301,7 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
 
         def step(state: _Climb) -> _Climb:
             search = search_step(value_and_grad, state.search, steps, bounded)
-            settled = _relative(search) <= tol
+            settled = _is_flat(search, tol)
             history = state.history.at[search.steps - 1].set(-search.value)
             stalled = search.stalled | (steps is not None and _held_up(search, history))
             cut = search.steps == most
@@ -329,9 +335,9 @@ def _ended(
     here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
     size = f"gradient at most {slope[best]:.2g}"
-    gain = -np.asarray(state.search.slope)[best] / 2  # of the step that failed
-    at_rest = slope[best] <= _AT_REST * (1 + abs(value[best])) or gain <= _SPENT
-    if code == STALLED and at_rest:
+    end = jax.tree.map(lambda leaf: leaf[best], state.search)
+    spent = end.promised <= _SPENT and _relative(end) <= _GENTLE
+    if code == STALLED and bool(spent or _is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
     modes = distinct_modes(value, sound, {n: sites[n] for n in free})
@@ -361,6 +367,7 @@ def _ended(
         steps=steps,
         best=best,
         settled=code == SETTLED and is_mode,
+        is_mode=is_mode,
         point=np.asarray(state.search.point)[best],
         free={name: v[best] for name, v in free.items()},
         sites=here,
@@ -372,9 +379,10 @@ def _ended(
     )
 
 
-def _relative(search: Search) -> Array:
-    """Largest entry of the gradient, relative to the loss."""
-    return jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
+def _is_flat(search: Search, tol: ArrayLike) -> Array:
+    """Whether the gradient is small, relative to the loss, and leads hardly further up."""
+    relative = jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
+    return (relative <= tol) & is_little(search.promised, search.value, tol)
 
 
 def _held_up(search: Search, history: Array) -> Array:
@@ -382,7 +390,7 @@ def _held_up(search: Search, history: Array) -> Array:
     rounding = rounding_of(search.value) * (1 + jnp.abs(search.value))
     before = history[jnp.maximum(search.steps - 1 - _PATIENCE, 0)]
     still = jnp.abs(-search.value - before) <= rounding
-    return (search.steps > _PATIENCE) & still & (-search.slope / 2 <= rounding)
+    return (search.steps > _PATIENCE) & still & (search.promised <= rounding)
 
 
 def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str:

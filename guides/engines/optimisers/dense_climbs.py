@@ -24,6 +24,9 @@ _BENT = 1e-10
 _GAIN = 1e-9
 """Gain, relative to the value, below which a climb has ended."""
 
+_SMALL = 1e-3
+"""Gain from which on it goes on whatever the value, unless it is of the size of rounding errors."""
+
 
 def climb_all(
     slopes: Callable[[NDArray], tuple[NDArray, NDArray]], points: NDArray, max_steps: int
@@ -64,7 +67,9 @@ def climb_all(
         inverse = turn @ inverse @ np.swapaxes(turn, 1, 2)
         inverse += (rate[:, None] * moved)[:, :, None] * moved[:, None, :]
         with np.errstate(invalid="ignore"):
-            going &= new_value - value > _GAIN * (1 + np.abs(value))
+            size = 1 + np.abs(value)
+            least = np.maximum(np.minimum(_GAIN * size, _SMALL), 4 * np.finfo(float).eps * size)
+            going &= new_value - value > least
         points, value, slope = new, new_value, new_slope
         if not going.any():
             break

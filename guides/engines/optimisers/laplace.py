@@ -177,7 +177,7 @@ class Laplace(KeptEngine):
             remarks=judged.remarks,
             density_space="unconstrained",
             log_evidence=self._evidence(
-                problem, float(peak + log_volume), log_weights, even=judged.close
+                problem, float(peak + log_volume), log_weights, even=judged.even and judged.close
             ),
         )
 
@@ -216,6 +216,12 @@ def _second_order(problem: Problem) -> Callable:
     return go
 
 
+def _refuse_no_mode(mode: Ascent) -> None:
+    """Say why there is no curvature where the density grows without bound."""
+    if not mode.is_mode:
+        raise FitError(mode.message, mode.sites)
+
+
 def _factor(mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
     """Cholesky factor of the negative Hessian in the coordinates `across` the orbits.
 
@@ -225,6 +231,7 @@ def _factor(mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
         If it is not positive definite, naming the site of its flattest direction.
     """
     if not np.isfinite(hessian).all():
+        _refuse_no_mode(mode)
         raise FitError(
             "Laplace: second derivatives are not finite where the ascent ended; use SVI or NUTS",
             mode.sites,
@@ -235,6 +242,7 @@ def _factor(mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
     curvature, directions = np.linalg.eigh(hessian / np.outer(size, size))
     if curvature[0] > _FLAT * curvature[-1]:
         return np.linalg.cholesky(hessian)
+    _refuse_no_mode(mode)
     share = {
         name: float(np.sum(np.square(value)))
         for name, value in ravel_pytree(mode.free)[1](

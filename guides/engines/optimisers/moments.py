@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,7 @@ from ..problem.importance import (
     smoothed_weights,
     visit,
 )
+from ..steps.climbs import rounding_of
 from ..symmetries.declared import site_symmetries, sites_up_to_signs
 from ..symmetries.exchangeable import ClusterAxes, cluster_axes
 from ..symmetries.signs import one_sign
@@ -42,16 +44,23 @@ _WRONG, _DOUBTFUL = 0.3, 0.2
 """Shift of a mean in standard deviations, or excess of one standard deviation over the other, that makes
 draws wrong, or doubtful."""
 
+_BLUR = 0.3
+"""Nats that rounding may take from log densities before their differences tell nothing about draws."""
+
 _ERRORS = 3.0
 """Monte Carlo errors that a difference must exceed besides."""
 
 
 class Judgement(NamedTuple):
-    """Whether draws are close to the posterior, a sentence on it, and what is doubtful."""
+    """Whether draws are close to the posterior, a sentence on it, and what is doubtful.
+
+    ``even`` tells whether the mean of their weights is to be trusted as an evidence.
+    """
 
     close: bool
     sentence: str
     remarks: tuple[str, ...] = ()
+    even: bool = True
 
 
 class _Gap(NamedTuple):
@@ -100,6 +109,19 @@ def judge_draws(
     look : callable, optional
         Log densities and sites at points, for a problem whose data are not in memory; else of `visit`.
     """
+    blur = _rounding(log_weights)
+    if blur > _BLUR:
+        is_single = jnp.result_type(float) == jnp.float32
+        remark = (
+            f"Rounding leaves errors of some {blur:.1g} in log densities of {np.nanmedian(log_weights):.3g}, "
+            "so that nothing shows how close the draws are to the posterior: "
+            + (
+                "fit in float64"
+                if is_single
+                else "subtract from the data what is far from the prior"
+            )
+        )
+        return Judgement(True, "its draws cannot be judged", (remark,), even=False)
     k = pareto_k(log_weights)
     close, sentence = quality(k, len(log_weights), effective_share(log_weights))
     weights, reliable = smoothed_weights(log_weights), False
@@ -128,16 +150,22 @@ def judge_draws(
     )
     if gap is not None and gap.size > _WRONG:
         sentence = f"Pareto k-hat {k:.2f}; {gap.what}: do not trust its draws; try NUTS"
-        return Judgement(False, sentence)
+        return Judgement(False, sentence, even=False)
+    even = close
     if reliable and not close:
         close = True
         sentence = (
             f"Pareto k-hat {k:.2f}, but its moments are those of weighted draws from farther out: close to "
             "the posterior around this mode; do not trust evidence by importance"
         )
-    return Judgement(
-        close, sentence, () if gap is None else (f"{gap.what[0].upper()}{gap.what[1:]}",)
-    )
+    remarks = () if gap is None else (f"{gap.what[0].upper()}{gap.what[1:]}",)
+    return Judgement(close, sentence, remarks, even)
+
+
+def _rounding(log_weights: NDArray) -> float:
+    """Rounding errors that log densities of a size have, in the precision of the fit."""
+    value = jnp.asarray(np.abs(log_weights[np.isfinite(log_weights)]).max(initial=0.0))
+    return rounding_of(value) * float(value)
 
 
 def _one_sign(

@@ -28,7 +28,8 @@ class MAP(KeptEngine):
     ----------
     tol : float
         Stop when the largest entry of the gradient, in unconstrained coordinates and divided by
-        one plus the absolute log joint, falls below it.
+        one plus the absolute log joint, falls below it, and the next step promises to raise the log joint
+        by no more than a million times `tol`, in nats.
     max_steps : int
         Maximum number of gradients.
     num_restarts : int

@@ -21,8 +21,10 @@ from sidebayes.models.blocks.independent_mixture import as_collapsed
 
 __all__ = [
     "Honoured",
+    "IntegersNeededError",
     "check_sites",
     "check_unset",
+    "explaining_integers",
     "explaining_numbers",
     "in_scan",
     "is_factor",
@@ -44,6 +46,10 @@ _NAMED = {
 
 _SHARED = ("plate", "param")
 """Primitives that may occur twice under one name, since they are then the same."""
+
+
+class IntegersNeededError(TypeError):
+    """A model looks something up by values that are floats."""
 
 
 class Honoured(Messenger):
@@ -247,7 +253,8 @@ def check_sites(trace: Mapping[str, dict]) -> None:
 def explaining_numbers() -> Iterator[None]:
     """Explain what JAX says of a model that treats sampled values as numbers of Python."""
     try:
-        yield
+        with explaining_integers():
+            yield
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = next(
@@ -259,6 +266,24 @@ def explaining_numbers() -> Iterator[None]:
             "if and while, compute with jax.numpy instead of numpy and math, and keep float(), int() and "
             "bool() for options"
         ) from error
+
+
+@contextmanager
+def explaining_integers() -> Iterator[None]:
+    """Explain what JAX says of a model that looks something up by floats."""
+    try:
+        yield
+    except (TypeError, IndexError) as error:
+        if "integer" not in str(error) or "float" not in str(error):
+            raise
+        raise IntegersNeededError(
+            f"the model needs integers where it is given floats ({_first_line(error)}): pass data that are "
+            "categories or indices as integers, such as values.astype(int)"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".")
 
 
 _ELSEWHERE = tuple({*map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))})

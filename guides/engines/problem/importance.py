@@ -42,10 +42,12 @@ __all__ = [
     "log_student",
     "pareto_k",
     "pareto_smoothed",
+    "proper",
     "quality",
     "refuse_infinite",
     "run_at",
     "smoothed_weights",
+    "told",
     "visit",
     "visit_ahead",
 ]
@@ -61,6 +63,12 @@ _RISK = 0.05
 
 _ROUNDING = 1e-7
 """Range of log weights, relative to their size, that rounding may leave of equal ones."""
+
+_ALIKE = 1e-3
+"""Range of log weights from which on they differ, however large they are."""
+
+_BOUNDED = 1.0
+"""Range of log weights within which no tail need be smoothed where rounding leaves them few values."""
 
 
 def flat_density(
@@ -206,6 +214,16 @@ def has_improper_prior(problem: Problem) -> bool:
     return any(is_improper(site["fn"]) for site in latent)
 
 
+def proper(problem: Problem, evidence: Evidence) -> Evidence | None:
+    """The evidence that an engine found, None under an improper prior."""
+    return None if has_improper_prior(problem) else evidence
+
+
+def told(evidence: Evidence | None) -> str:
+    """What the status of a fit says of an evidence."""
+    return "no evidence, as a prior is improper" if evidence is None else str(evidence)
+
+
 def pareto_k(log_weights: NDArray) -> float:
     r"""Shape :math:`\hat k` of the generalised Pareto tail of importance weights.
 
@@ -244,14 +262,20 @@ def pareto_smoothed(log_weights: NDArray) -> tuple[NDArray, NDArray]:
     from arviz_stats.base import array_stats
 
     number = log_weights.shape[-1]
+    peak = log_weights.max(axis=-1)
+    log_weights = log_weights - peak[..., None]  # sums of large ones would lose digits
     smooth = log_weights - logsumexp(log_weights, axis=-1, keepdims=True)
     shape = np.zeros(log_weights.shape[:-1])
     tail = max(int(min(0.2 * number, 3 * np.sqrt(number))), 1)  # of Vehtari et al., section 2.3
     largest = np.partition(log_weights, -tail)[..., -tail:]
     # equal ones, but for rounding, are bounded, with no tail to smooth, and ArviZ refuses them
-    vary = np.ptp(largest, axis=-1) > _ROUNDING * (1 + np.abs(largest).max(axis=-1))
+    spread = np.ptp(largest, axis=-1)
+    vary = spread > np.minimum(_ROUNDING * (1 + np.abs(peak)), _ALIKE)
     if vary.any():  # it takes log likelihoods, to be divided by
-        smooth[vary], shape[vary] = array_stats.psislw(-log_weights[vary], r_eff=1.0, axis=-1)
+        found, tails = array_stats.psislw(-log_weights[vary], r_eff=1.0, axis=-1)
+        bounded = np.isnan(tails) & (spread[vary] <= _BOUNDED)
+        smooth[vary] = np.where(bounded[..., None], smooth[vary], found)
+        shape[vary] = np.where(bounded, 0.0, tails)
     return smooth, shape
 
 

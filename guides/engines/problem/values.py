@@ -18,11 +18,19 @@ from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorica
 
 from ..base import Problem
 from ..plumbing.programs import unchecked
-from .density import abstract_trace, filled, filling, latent_sites, traced
-from .honoured import is_outcome, mask_of
+from .density import (
+    abstract_trace,
+    filled,
+    filling,
+    latent_sites,
+    sum_log_prob,
+    traced,
+)
+from .honoured import explaining_numbers, is_outcome, mask_of
 
 __all__ = [
     "admitted_values",
+    "check_integers",
     "check_start",
     "check_values",
     "evaluated",
@@ -69,12 +77,40 @@ def outside_support(
         inside = np.broadcast_to(mask, value.shape[:event])
         if not inside.all():
             spot = tuple(map(int, np.argwhere(~inside)[0]))
-            what = repr(value[spot].tolist()) if value[spot].size <= 8 else "a long row"
             return (
                 f"{(~inside).sum()} of {inside.size} values of {name!r} are missing or outside its "
-                f"support ({support_name(support)}), the first at {spot}: {what}"
+                f"support ({_described(support)}), the first {_first(value, spot, support)}"
             )
     return None
+
+
+def _described(support: Any) -> str:
+    """A constraint in a word or two, with its bounds where these are single numbers."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    bounds = [
+        f"{float(np.asarray(bound).ravel()[0]):g}" if np.unique(bound).size == 1 else "by entry"
+        for end in ("lower_bound", "upper_bound")
+        if not isinstance(bound := getattr(support, end, None), Tracer | None)
+    ]
+    told = f" from {' to '.join(bounds)}" if bounds and bounds != ["0"] else ""
+    return support_name(support) + told
+
+
+def _first(value: NDArray, spot: tuple[int, ...], support: Any) -> str:
+    """Where the first value outside a support is, and what it is."""
+    base, event = support, value[spot]
+    while hasattr(base, "base_constraint"):
+        base = base.base_constraint
+    if event.ndim and base.event_dim == 0:  # entries have supports of their own
+        with np.errstate(invalid="ignore"):
+            inside = evaluated(lambda: base(jnp.asarray(event)) & jnp.isfinite(event))
+        outside = np.argwhere(~np.broadcast_to(inside, event.shape))
+        if len(outside):
+            spot = (*spot, *map(int, outside[0]))
+            event = value[spot]
+    what = repr(event.tolist()) if event.size <= 8 else "a long row"
+    return f"at {spot}: {what}"
 
 
 def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:
@@ -136,6 +172,7 @@ def check_values(problem: Problem) -> None:
 
     def look() -> tuple:
         traces.append(trace_anywhere(problem))
+        _check_types(traces[-1])
         return admitted_values(traces[-1]), mixing_log_weights(traces[-1])
 
     admitted, log_weights = evaluated(look)
@@ -147,6 +184,26 @@ def check_values(problem: Problem) -> None:
     weights = unlikely_weights(log_weights)
     if weights is not None:
         raise ValueError("; ".join(weights))
+
+
+def check_integers(problem: Problem) -> None:
+    """Run a model without computing anything.
+
+    Raises
+    ------
+    IntegersNeededError
+        If it looks something up by values that are floats.
+    """
+    with explaining_numbers():
+        jax.eval_shape(lambda: sum_log_prob(trace_anywhere(problem)))
+
+
+def _check_types(trace: Mapping[str, dict]) -> None:
+    """Refuse floats where a discrete distribution looks something up by integers."""
+    for site in trace.values():
+        if is_outcome(site) and site["fn"].support.is_discrete:
+            with explaining_numbers():
+                jax.eval_shape(site["fn"].log_prob, site["value"])
 
 
 def evaluated(function: Callable[[], Any]) -> Any:

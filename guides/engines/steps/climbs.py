@@ -22,6 +22,7 @@ __all__ = [
     "at_rest",
     "climbed",
     "history_length",
+    "is_little",
     "rounding_of",
     "stop_code",
     "until_stopped",
@@ -35,6 +36,10 @@ _FEW_STEPS = 1024
 
 _ROUNDING = 4
 """Rounding errors of an objective, in units of the last place, that are no gain."""
+
+_MOST = 1e6
+"""Size of an objective above which a tolerance is relative to this number: a larger one may be an offset, as
+of data far from where the prior has them, and does not tell what is left to gain."""
 
 
 def history_length(max_steps: int) -> int:
@@ -65,7 +70,7 @@ def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tu
     value, last, gain_before : Array, shape ()
         Objective now and before the last step, and the gain of the step before that.
     tol : ArrayLike, shape ()
-        What may be left to gain, relative to one plus the objective.
+        What may be left to gain, relative to one plus the objective, of which no more than a million counts.
 
     References
     ----------
@@ -77,8 +82,23 @@ def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tu
     ahead = jnp.where(ratio < 1, gain * ratio / (1 - ratio), jnp.inf)
     ahead = jnp.where(jnp.isfinite(gain_before), ahead, jnp.inf)
     most = jnp.maximum(jnp.abs(gain), jnp.abs(ahead))
-    rests = (most <= tol * size) | (jnp.abs(gain) <= rounding_of(value) * size)
-    return rests, gain
+    near = most <= tol * jnp.minimum(size, _MOST)
+    return near | (jnp.abs(gain) <= rounding_of(value) * size), gain
+
+
+def is_little(gain: Array, value: Array, tol: ArrayLike) -> Array:
+    """Whether a gain that a step promises is one that a tolerance allows, or that rounding hides.
+
+    The gain is compared with `tol` times a million, whatever the objective. A slope that is small beside a
+    large objective may still lead far up.
+
+    Parameters
+    ----------
+    gain, value : Array
+        In nats; half the slope along a step of Newton's method is what it promises.
+    tol : ArrayLike, shape ()
+    """
+    return gain <= jnp.maximum(tol * _MOST, rounding_of(value) * (1 + jnp.abs(value)))
 
 
 def rounding_of(value: Array) -> float:

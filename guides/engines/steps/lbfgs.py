@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from .climbs import is_little
+
 __all__ = ["Search", "minimise", "search_step", "start_search"]
 
 _FALL, _BEND = 1e-4, 0.9
@@ -72,6 +74,11 @@ class Search(NamedTuple):
     high: Array
     stalled: Array
     memory: _Memory
+
+    @property
+    def promised(self) -> Array:
+        """Fall of the loss along `direction`, if it is as quadratic as the step takes it to be."""
+        return -self.slope / 2
 
 
 def start_search(point: Array, memory_size: int) -> Search:
@@ -210,6 +217,7 @@ def minimise(
     def unfinished(search: Search) -> Array:
         steepest = jnp.abs(search.gradient).max(initial=0.0)
         flat = (search.steps > 0) & (steepest <= _FLAT * (1 + jnp.abs(search.value)))
+        flat &= is_little(search.promised, search.value, _FLAT)
         return (search.steps < num_steps) & ~flat & ~search.stalled
 
     return lax.while_loop(

@@ -41,7 +41,7 @@ from ..problem.density import (
     trace_model,
     unconstrain,
 )
-from ..problem.importance import effective_share, pareto_k, quality, run_at
+from ..problem.importance import effective_share, pareto_k, proper, quality, run_at
 from ..steps.climbs import (
     SETTLED,
     at_rest,
@@ -391,6 +391,6 @@ class CoordinateAscent(KeptEngine):
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=Evidence(value, "bound") if exact else None,
+            log_evidence=proper(ends.problem, Evidence(value, "bound")) if exact else None,
             points=plan.rest,
         )

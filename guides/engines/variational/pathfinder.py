@@ -35,11 +35,12 @@ from ..problem.density import approximation, free_shapes, unconstrained_start
 from ..problem.importance import (
     evidence_below,
     flat_density,
-    has_improper_prior,
     in_batches,
     log_mean_weight,
     log_student,
+    proper,
     smoothed_weights,
+    told,
     visit,
 )
 from ..samplers.folding import Folding, find_folding, numberings
@@ -159,7 +160,7 @@ class Pathfinder(KeptEngine):
                 f"{short:.0%} of the draws are of paths whose steps did not reach their mode: raise "
                 "max_steps, or use NUTS",
             )
-        lp, covered = log_density[chosen], judged.close and not judged.remarks
+        lp, covered = log_density[chosen], judged.close and judged.even and not judged.remarks
         if folding is not None:
             orders = numberings(folding, seed, (self.num_draws,))
             moved, _ = _renumbered(problem, folding, clock, flat[chosen], orders)
@@ -169,13 +170,11 @@ class Pathfinder(KeptEngine):
         ).are_exchangeable:  # of more copies of a mode than paths reach
             covered = False
         value, error = log_mean_weight(log_weights)
-        if covered:
-            evidence = Evidence(value, "estimate", error)
-        else:
-            evidence = evidence_below(value)
+        estimate = Evidence(value, "estimate", error)
+        evidence = proper(problem, estimate if covered else evidence_below(value))
         effective = 1 / np.square(weights).sum()
         message = (
-            f"Pathfinder pooled {len(mean)} of {number} paths; {evidence}; {self.num_draws} draws from "
+            f"Pathfinder pooled {len(mean)} of {number} paths; {told(evidence)}; {self.num_draws} draws from "
             f"{effective:.0f} effective of {len(flat)}; {judged.sentence}"
         )
         return EngineResult(
@@ -187,7 +186,7 @@ class Pathfinder(KeptEngine):
             seconds=clock.seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=None if has_improper_prior(problem) else evidence,
+            log_evidence=evidence,
             remarks=remarks,
         )
 

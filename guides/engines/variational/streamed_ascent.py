@@ -23,6 +23,7 @@ from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..problem.causes import remedy
 from ..problem.density import as_numpy, collapsed_sites, trace_model
+from ..problem.importance import proper, told
 from ..steps.climbs import at_rest
 from ..steps.starts import random_keys, starting_point
 from ..steps.update_checks import check_updates
@@ -116,7 +117,7 @@ def fit_table(
     steps = int(state.steps)
     passes = f"{steps} pass{'es' if steps > 1 else ''} over {data.table.num_rows} rows"
     ended = "converged in" if state.settled else "stopped, as max_steps says, after"
-    bound = Evidence(float(state.value), "bound")
+    bound = proper(some, Evidence(float(state.value), "bound"))
     return EngineResult(
         engine=engine.name,
         draws={name: value[None] for name, value in as_numpy(drawn).items()},
@@ -124,7 +125,7 @@ def fit_table(
         objective=state.history[None, :steps],
         status=Status(
             bool(state.settled),
-            f"coordinate ascent {ended} {passes}; {bound}",
+            f"coordinate ascent {ended} {passes}; {told(bound)}",
         ),
         seconds=clock.seconds,
         density_space="unconstrained",

@@ -19,7 +19,7 @@ from ..optimisers.moments import judge_draws
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..problem.density import as_numpy, unconstrained_start
-from ..problem.importance import has_improper_prior, refuse_infinite
+from ..problem.importance import proper, refuse_infinite, told
 from ..problem.values import evaluated
 from ..steps.starts import starting_point
 from ..steps.updates import refuse_restricted
@@ -164,7 +164,7 @@ def fit_table(
     refuse_infinite(found.value)
     log_weights = found.value - log_q
     error = np.hypot(log_weights.std(ddof=1) / np.sqrt(len(flat)), found.error)
-    bound = Evidence(float(log_weights.mean()), "bound", float(error))
+    bound = proper(some, Evidence(float(log_weights.mean()), "bound", float(error)))
     judged = judge_draws(some, free, flat, sites, log_weights, clock, seed, look=looks.farther_out)
     close, said = judged.close, judged.sentence
     if found.num_rows < num_rows:
@@ -175,12 +175,12 @@ def fit_table(
         draws={name: value[None] for name, value in sites.items()},
         sample_stats={"lp": found.value[None], "log_weight": log_weights[None]},
         objective=float(peak.value) + search.objective.astype(float),
-        status=Status(search.settled and close, f"{guides.ended(search)}; {bound}; {said}"),
+        status=Status(search.settled and close, f"{guides.ended(search)}; {told(bound)}; {said}"),
         seconds=clock.seconds,
         modes=modes,
         remarks=judged.remarks,
         density_space="unconstrained",
-        log_evidence=None if has_improper_prior(some) else bound,
+        log_evidence=bound,
     )
 
 

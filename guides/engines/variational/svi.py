@@ -32,7 +32,8 @@ from ..plumbing.progress import progress_bar
 from ..problem.density import approximation, free_shapes
 from ..problem.importance import (
     flat_density,
-    has_improper_prior,
+    proper,
+    told,
     visit,
     visit_ahead,
 )
@@ -172,7 +173,7 @@ class SVI(KeptEngine):
             seed=seed,
             init=init,
             num_restarts=self.num_restarts,
-            tol=1e-5,
+            tol=1e-6,
             max_steps=1000,
             jacobian=True,
             progress=progress,
@@ -200,7 +201,7 @@ class SVI(KeptEngine):
         log_weights = log_density - log_q
         error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))
         kind = "bound" if approximate is None else "estimate"
-        bound = Evidence(float(log_weights.mean()), kind, error)
+        bound = proper(problem, Evidence(float(log_weights.mean()), kind, error))
         judged = judge_draws(problem, mode.free, flat, sites, log_weights, clock, seed)
         return EngineResult(
             engine=self.name,
@@ -209,14 +210,14 @@ class SVI(KeptEngine):
             objective=search.objective,
             status=Status(
                 search.settled and judged.close,
-                f"{guides.ended(search)}; {bound}; {judged.sentence}",
+                f"{guides.ended(search)}; {told(bound)}; {judged.sentence}",
             ),
             seconds=clock.seconds,
             approximate=approximate,
             modes=mode.modes,
             remarks=judged.remarks,
             density_space="unconstrained",
-            log_evidence=None if has_improper_prior(problem) else bound,
+            log_evidence=bound,
         )
 
     def guides(self, name: str = "svi", density: Callable = _density) -> GuideSearch:

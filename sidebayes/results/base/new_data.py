@@ -50,6 +50,8 @@ def check_new(
             checked[role.name] = new.under(old.names)
     checks.check_dims(signature, checked)
     for role in signature.of_kind("table"):
+        if role.name in run.data and role.name in checked:
+            checked[role.name] = _alike(checked[role.name], run.data[role.name])
         old, new = run.data.get(role.name), checked.get(role.name)
         if old is not None and new is not None and old.shape[1:] != new.shape[1:]:
             what = f"{new.shape[1:]} columns, the fit has {old.shape[1:]}"
@@ -68,6 +70,14 @@ def check_new(
         if note.suit is not None:
             note.suit(run.options.get(option), checked)
     return checked
+
+
+def _alike(new: NDArray, old: NDArray) -> NDArray:
+    """New values as integers or floats, as those of the fit are; not where that would change them."""
+    kinds = new.dtype.kind, old.dtype.kind
+    if kinds == ("i", "f") or (kinds == ("f", "i") and (new == np.round(new)).all()):
+        return new.astype(old.dtype)
+    return new
 
 
 def _refuse_lacking(run: Run, given: Mapping[str, Any]) -> None:

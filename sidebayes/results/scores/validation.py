@@ -301,9 +301,11 @@ def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
     size = np.bincount(unit)
     num_folds = check_integer("num_folds", num_folds, 2)
     if num_folds > len(size):
+        alone = "units that can be held out, which are rows, or groups of them"
+        joined = "connected sets of the links, which are held out whole"
         raise ValueError(
-            f"num_folds = {num_folds}; expected at most {len(size)}, the number of connected sets "
-            "of the links, which are held out whole"
+            f"num_folds = {num_folds}; expected at most {len(size)}, the number of "
+            f"{alone if size.max() <= 1 else joined}"
         )
     order = np.random.default_rng(check_seed(seed)).permutation(len(size))
     order = order[np.argsort(-size[order], kind="stable")]

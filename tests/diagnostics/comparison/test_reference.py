@@ -139,6 +139,10 @@ def test_a_mode_that_all_may_have_missed_is_spoken_of():
 
     missed = "No fit here started at draws of the prior"
     assert missed in str(compare_fits({"nuts": small(1), "hmc": small(2)}))
+    other = small(3, engine="smc", evidence=-700.0, error=0.5)
+    other.tree.attrs["sidebayes_identity"] = "another model"
+    both = compare_fits({"nuts": small(1), "hmc": small(2), "smc": other})
+    assert "No fit of nuts or hmc started at draws of the prior" in str(both)
     prior = small(3, engine="smc", evidence=-700.0, error=0.5)
     assert missed not in str(compare_fits({"nuts": small(1), "smc": prior}))
     long_run = small(1)

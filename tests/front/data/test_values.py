@@ -226,3 +226,16 @@ def test_a_classifier_has_no_mixing_weights():
     links = Links.must_link([(0, 1)], 1.0, num_points=60)
     found = sb.fit(own, X, links, engine=sb.MAP(num_restarts=1, max_steps=3), progress=False)
     assert found.labels().shape == (60,)
+
+
+def test_options_that_no_distribution_takes_are_named_with_their_sites():
+    def model(y, sd=1.0):
+        m = numpyro.sample("m", dist.Normal(0, sd * 2))
+        numpyro.sample("y", dist.Normal(m, 1.0), obs=y)
+
+    y = np.arange(4.0)
+    with pytest.raises(TypeError, match="sd = '1' is text"):
+        sb.fit(model, y, sd="1", engine="map", progress=False)
+    for sd in (np.nan, -1.0):
+        with pytest.raises(ValueError, match="site 'm': Normal distribution got invalid scale"):
+            sb.fit(model, y, sd=sd, engine="map", progress=False)

@@ -275,6 +275,10 @@ def test_folds_keep_connected_sets_whole_and_are_even():
     for wrong in (1, 31, 2.0):
         with pytest.raises(ValueError, match="num_folds"):
             deal_folds(unit, wrong, seed=0)
+    with pytest.raises(ValueError, match="connected sets of the links"):
+        deal_folds(unit, 31, seed=0)
+    with pytest.raises(ValueError, match="at most 12, the number of units that can be held out"):
+        deal_folds(np.arange(12), 13, seed=0)
 
 
 @pytest.fixture(scope="module")
