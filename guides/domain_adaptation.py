@@ -15,11 +15,12 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from sidebayes.common.columns import column_names
-from sidebayes.common.fields import check_integer, plain_array, point_table
+from sidebayes.common.fields import check_integer, point_table
 
 __all__ = ["ComponentMaps", "fit_source", "mixture_by_bic", "transformed_accuracy"]
 
@@ -35,7 +36,7 @@ _FEWEST = 2
 
 def fit_source(
     x: ArrayLike,
-    labels: ArrayLike,
+    labels: ArrayLike | PartialLabels,
     *,
     num_components: int | Sequence[int] | None = None,
     most_components: int = 5,
@@ -49,8 +50,9 @@ def fit_source(
     ----------
     x : array_like or data frame, shape (num_points, num_features)
         The source keeps the names of a data frame's columns, by which those of a target are matched.
-    labels : array_like of int, shape (num_points,)
-        Classes from 0 on, each with at least two rows.
+    labels : array_like or PartialLabels, shape (num_points,)
+        Classes by name, or by number from 0 on, each with at least two rows. The source keeps the names
+        in sorted order, or in that of the labels, and known classes of a target are matched by them.
     num_components : int or sequence of int, optional
         Number of components of every class, or of each one. By default it minimises BIC among numbers
         for which the class has as many rows as there are parameters, and each component half as many.
@@ -85,7 +87,7 @@ def fit_source(
     """
     names = column_names(x)
     points = point_table("x", x)
-    owner = _class_numbers(labels, len(points))
+    owner, class_names = _class_numbers(labels, len(points))
     if not isinstance(covariance, str) or covariance not in ("full", "diagonal"):
         raise ValueError(f"covariance = {covariance!r:.60}; expected 'full' or 'diagonal'")
     num_classes = int(owner.max()) + 1
@@ -111,7 +113,7 @@ def fit_source(
     if plain != found:
         scores = [_held_out(points, owner, numbers, mixture) for numbers in (plain, found)]
         source = source if scores[1] > scores[0] else _by_class(points, owner, plain, mixture)
-    return replace(source, feature_names=names)
+    return replace(source, feature_names=names, class_names=class_names)
 
 
 def _by_class(
@@ -235,24 +237,30 @@ def _rescaled(mixture: GaussianMixture, centre: NDArray, unit: NDArray) -> Gauss
     return mixture
 
 
-def _class_numbers(labels: ArrayLike, num_points: int) -> NDArray[np.int64]:
-    """Classes from 0 on, none of which is missing."""
-    found = plain_array("labels", labels)
-    if found.dtype.kind not in "iu" or found.shape != (num_points,):
-        raise TypeError(
-            f"labels has shape {found.shape} and type {found.dtype}; expected {num_points} integers, the "
-            "class of each row: np.unique(labels, return_inverse=True)[1] numbers names"
+def _class_numbers(
+    labels: ArrayLike | PartialLabels, num_points: int
+) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+    """Classes from 0 on, none of which is missing, and their names, if they have some."""
+    told = labels if isinstance(labels, PartialLabels) else PartialLabels(labels)  # type: ignore[arg-type]
+    found, names = told.values, told.names
+    if found.shape != (num_points,):
+        raise ValueError(
+            f"labels has shape {found.shape}; expected ({num_points},), the class of each row"
         )
-    if found.min() < 0:
-        raise ValueError("labels has negative entries; every row of the source needs a class")
-    sizes = np.bincount(found)
+    if (found < 0).any():
+        raise ValueError(
+            f"labels[{int(np.argmin(found))}] is no class; every row of the source needs one"
+        )
+    sizes = np.bincount(found, minlength=0 if names is None else len(names))
     if (sizes < 2).any():
         c = int(np.argmax(sizes < 2))
+        which = f"{c}" if names is None else repr(names[c])
+        every = f"from 0 to {len(sizes) - 1}" if names is None else f"of {list(names)}"
         raise ValueError(
-            f"labels name class {c} in {sizes[c]} rows; every class from 0 to {len(sizes) - 1} needs two "
-            "rows at least, drop or merge it and number the others anew"
+            f"labels name class {which} in {sizes[c]} rows; every class {every} needs two rows at least, "
+            f"drop or merge it{' and number the others anew' if names is None else ''}"
         )
-    return found.astype(int)
+    return found.astype(int), names
 
 
 def _matrices(mixture: GaussianMixture) -> NDArray[np.float64]:
@@ -321,11 +329,11 @@ def transformed_accuracy(
     Parameters
     ----------
     x, labels : array_like
-        Rows of the source and their classes.
+        Rows of the source and the numbers of their classes.
     maps : ComponentMaps
         Between mixtures of all rows of the source, and of the target.
     predict : callable
-        Classes of rows of the target.
+        Numbers of the classes of rows of the target.
     class_weights : array_like, shape (num_classes,)
         How frequent the classes are in the target.
 
@@ -333,7 +341,10 @@ def transformed_accuracy(
     ----------
     Raghuram (2014), eq. 4.19.
     """
-    rows, owner = point_table("x", x), _class_numbers(labels, len(np.asarray(x)))
+    rows = point_table("x", x)
+    owner, names = _class_numbers(labels, len(rows))
+    if names is not None:
+        raise TypeError(f"labels name the classes {list(names)}; give their numbers")
     shares = np.bincount(owner) / len(owner)
     ratio = np.asarray(class_weights, float) / shares
     member = maps.source.predict_proba(rows)[:, maps.matched[:, 0]]

@@ -32,7 +32,7 @@ __all__ = ["domain_adaptation"]
 
 def domain_adaptation(
     x: Annotated[ArrayLike | None, "points features", Like("source")],
-    known: Annotated[PartialLabels | None, "points classes"] = None,
+    known: Annotated[PartialLabels | None, "points classes", Like("source")] = None,
     worth: Annotated[ArrayLike | None, "components", Chosen(chosen_worth)] = None,
     *,
     source: Annotated[SourceMixture, Held()],
@@ -58,7 +58,8 @@ def domain_adaptation(
         Rows of the target, the features those of the source, matched by name where both have names.
         None simulates `num_points` rows, and as site ``known`` their classes.
     known : PartialLabels, optional
-        Class of each row, -1 where it is not known, or a mask of the classes that it may have.
+        Class of each row, -1 where it is not known, or a mask of the classes that it may have; by the
+        names that classes have in the source, or by number if they have none there.
     source : SourceMixture
         See `sidebayes.fit_source`. Runs start there, and from means moved by up to two deviations.
     worth : array_like, shape (num_components,), optional

@@ -26,7 +26,7 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Checked, Chosen, Omissible
+from .blocks.roles import Checked, Chosen, Omissible, OwnFrame
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups, PartialLabels
@@ -35,7 +35,7 @@ __all__ = ["hierarchical_shape"]
 
 
 def hierarchical_shape(
-    x: Annotated[ArrayLike | None, "rows axes"],
+    x: Annotated[ArrayLike | None, "rows axes", OwnFrame("subjects")],
     subjects: Annotated[Groups, "rows"],
     landmarks: Annotated[ArrayLike, "rows"],
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,

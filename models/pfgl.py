@@ -59,7 +59,8 @@ def pfgl(
         As for `moe`.
     num_clusters, num_classes : int
     prototypes : sequence of (int, int)
-        Component and class of each prototype. A component without prototypes has the class shares of
+        Component and class of each prototype, classes by number: named ones in sorted order, or in that of
+        `PartialLabels`. A component without prototypes has the class shares of
         the labelled rows. Each class that is stated needs one, unless there is such a component.
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import zlib
 from pathlib import Path
 
@@ -23,6 +24,10 @@ use_compilation_cache()
 # small programs by the thousand, which both workers need
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 use_program_store(None)  # what a test changes in the library must be seen
+
+# processes that tests start need not compile the library's source again
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 MOST_MAPS = 45_000
 

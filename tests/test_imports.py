@@ -196,16 +196,6 @@ def test_data_sets_do_not_wait_for_jax():
     assert out.stdout.strip() == "[]"
 
 
-def test_arviz_may_be_imported_first():
-    """ArviZ leaves `numpyro.distributions` behind without its submodules as attributes."""
-    code = (
-        "import arviz, numpy as np, sidebayes as sb; x = np.arange(12.0).reshape(6, 2) ** 2; "
-        "print(sb.fit('gmm', x, num_clusters=2, engine=sb.EM(max_steps=2), progress=False).engine)"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "em"
-
-
 @pytest.mark.parametrize("name", sidebayes.__all__)
 def test_public_names_are_documented(name):
     thing = getattr(sidebayes, name)

@@ -21,6 +21,7 @@ __all__ = [
     "Like",
     "Missing",
     "Omissible",
+    "OwnFrame",
     "Role",
     "Signature",
     "Truncation",
@@ -86,12 +87,13 @@ class Held:
 
 @dataclass(frozen=True)
 class Like:
-    """In the annotation of a table: it has the columns that an option was learned from.
+    """In the annotation of a table, or of partial labels: an option was learned from its columns or classes.
 
     Attributes
     ----------
     option : str
-        Its value says the names of these columns as ``feature_names``, None if they had none.
+        Its value says the names of the columns as ``feature_names``, None if they had none, and numbers
+        known classes by ``numbered(labels, name)``.
     """
 
     option: str
@@ -105,6 +107,19 @@ class Missing:
 @dataclass(frozen=True)
 class Omissible:
     """In the annotation of an optional table: new rows may lack it although those of the fit have it."""
+
+
+@dataclass(frozen=True)
+class OwnFrame:
+    """In the annotation of a table: the rows of each group lie in a frame whose place and unit say nothing.
+
+    Attributes
+    ----------
+    groups : str
+        Argument that says the groups.
+    """
+
+    groups: str
 
 
 @dataclass(frozen=True)
@@ -136,7 +151,9 @@ class Role:
     omissible : bool
         Whether new rows may lack a table that those of the fit have; see `Omissible`.
     like : str
-        Option whose columns a table has, empty for none; see `Like`.
+        Option whose columns or classes these are, empty for none; see `Like`.
+    own_frame : str
+        Argument whose groups of rows lie in a frame each, empty for none; see `OwnFrame`.
     """
 
     name: str
@@ -150,6 +167,7 @@ class Role:
     missing: bool = False
     omissible: bool = False
     like: str = ""
+    own_frame: str = ""
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
         """Check data beside others and options at hand; see `Checked` and `Chosen`."""
@@ -322,6 +340,7 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         chosen = next((note for note in notes if isinstance(note, Chosen)), None)
         checked = next((note for note in notes if isinstance(note, Checked)), None)
         like = next((note.option for note in notes if isinstance(note, Like)), "")
+        frame = next((note.groups for note in notes if isinstance(note, OwnFrame)), "")
         own = tuple(first.split())
         return Role(
             name,
@@ -334,6 +353,7 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
             missing=_is_noted(hint, Missing),
             omissible=_is_noted(hint, Omissible),
             like=like,
+            own_frame=frame,
         )
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping

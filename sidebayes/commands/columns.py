@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from sidebayes.data.datasets import load_frame
 from sidebayes.data.frames import need_columns, read_features
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from ..common.class_names import class_codes
 
-__all__ = ["NamedTable", "by_group", "group_names", "number_classes"]
+__all__ = ["NamedTable", "by_group", "group_names", "named_labels", "number_classes"]
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,14 @@ def number_classes(*columns: pd.Series | None) -> tuple[list[NDArray[np.int64] |
     numbered = iter(rank[part] for part in parts)
     found = [None if column is None else next(numbered) for column in columns]
     return found, [_plain(every[int(np.argmax(codes == code))]) for code in order]
+
+
+def named_labels(
+    codes: NDArray[np.int64], names: Sequence[str], number: int | None = None
+) -> PartialLabels:
+    """Classes by number, with the first so many of the names, unless names are these numbers."""
+    numbers = list(map(str, range(len(names))))
+    return PartialLabels(codes, None if list(names) == numbers else tuple(names[:number]))
 
 
 def _plain(value: Any) -> str:

@@ -14,11 +14,12 @@ import pandas as pd
 import sidebayes
 from sidebayes.data.frames import need_columns
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.runs.zoo import CARDS, find_card, make_engine
 
 from ..common.files import read_table, write_table
 from ..results.fit import Fit
-from .columns import NamedTable, group_names, number_classes
+from .columns import NamedTable, group_names, named_labels, number_classes
 from .given import Arguments, Given, from_columns, from_formula
 from .side import check_link_flags, read_links, reveal
 from .words import spoken
@@ -95,7 +96,8 @@ def fit_asked(asked: Asked) -> Outcome:
         domain = None if asked.source is None else NamedTable.read(asked.source, asked.label, ())
         (source, known, truth), names = _classes(asked, to, table, given, domain)
         if domain is not None:
-            moved = _moved_from(asked, to, given, domain, source)
+            own = named_labels(source, names, source.max() + 1)
+            moved = _moved_from(asked, to, given, domain, own)
             options[str(to.option_of(SourceMixture))] = moved
         elif asked.standardize:
             given.data[given.rest] = _standardized(given.data[given.rest])
@@ -103,7 +105,7 @@ def fit_asked(asked: Asked) -> Outcome:
         if asked.learn_reliability:
             options |= _learned(to, options)
         to.refuse_missing(options)
-        given.data.update(_side(asked, to, given, known, truth))
+        given.data.update(_side(asked, to, given, known, truth, names))
         run: dict[str, Any] = {"engine": runner, "seed": asked.seed, "truth": truth}
         if asked.checkpoint is not None:
             run["checkpoint"] = asked.checkpoint
@@ -277,7 +279,7 @@ def _classes(
 
 
 def _moved_from(
-    asked: Asked, to: Arguments, given: Given, domain: NamedTable, classes: np.ndarray
+    asked: Asked, to: Arguments, given: Given, domain: NamedTable, classes: PartialLabels
 ) -> Any:
     """Mixture of a source domain; standardises the features of both domains as those of the source."""
     name = next(role.name for role in to.signature.of_kind("table"))
@@ -286,8 +288,8 @@ def _moved_from(
     rows = domain.complete(domain.frame[list(x)])
     if asked.standardize:
         given.data[name], rows = _standardized(x, rows), _standardized(rows, rows)
-    known = classes >= 0
-    return sidebayes.fit_source(rows[known], classes[known], seed=asked.seed)
+    known = classes.values >= 0
+    return sidebayes.fit_source(rows[known], classes.subset(known), seed=asked.seed)
 
 
 def _standardized(columns: Any, by: Any = None) -> Any:
@@ -329,14 +331,16 @@ def _learned(to: Arguments, options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _side(asked: Asked, to: Arguments, given: Given, known: Any, truth: Any) -> dict[str, Any]:
+def _side(
+    asked: Asked, to: Arguments, given: Given, known: Any, truth: Any, names: Sequence[str]
+) -> dict[str, Any]:
     """Links and known classes by argument."""
     found: dict[str, Any] = {}
     if asked.num_known is not None:
         known = reveal(truth, asked.num_known, asked.seed)
     for role in to.signature.of_kind("labels"):
         if known is not None:
-            found[role.name] = known
+            found[role.name] = named_labels(known, names)
         elif role.required:
             raise ValueError(
                 f"{to.card.name} learns from rows whose class is known; name their column by --known, or "

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from .warnings import warn_user
@@ -90,6 +91,9 @@ def warn_of_far_rows(
     values: NDArray,
     reference: NDArray | None = None,
     numbers: NDArray[np.int64] | None = None,
+    *,
+    frames: NDArray[np.int64] | None = None,
+    reference_frames: NDArray[np.int64] | None = None,
 ) -> None:
     """Warn of rows that lie further from all others than measurements do, such as fill values.
 
@@ -103,9 +107,13 @@ def warn_of_far_rows(
         Rows that they should be like, such as those that were fitted; themselves by default.
     numbers : ndarray of int, shape (num_rows,), optional
         Of the rows, in their order by default.
+    frames, reference_frames : ndarray of int, shape (num_rows,), optional
+        Number of the frame of each row, whose place and unit do not count.
     """
-    flat = values.reshape(len(values), -1)
-    known = flat if reference is None else reference.reshape(len(reference), -1)
+    flat = _in_frames(values.reshape(len(values), -1), frames)
+    known = flat
+    if reference is not None:
+        known = _in_frames(reference.reshape(len(reference), -1), reference_frames)
     some = known[:: -(-len(known) // _ENOUGH)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # columns in which all values are missing
@@ -116,13 +124,25 @@ def warn_of_far_rows(
         return
     rows, columns = np.nonzero(np.abs(flat - middle) > most)
     column = f" in column {columns[0]}" if values.ndim > 1 else ""
+    first = values.reshape(flat.shape)[rows[0], columns[0]]
     named = np.unique(rows if numbers is None else numbers[rows])
     warn_user(
         f"{name} has values more than {_FAR:,} interquartile ranges away from the median, in row "
-        f"{listed(named)}; the first is {flat[rows[0], columns[0]]:.3g}{column}. Such a "
+        f"{listed(named)}; the first is {first:.3g}{column}. Such a "
         "value decides means and spreads almost alone. If it is a slip or stands for a missing value, "
         "correct it, drop the row or impute it; if it is right, consider logarithms"
     )
+
+
+def _in_frames(rows: NDArray, frames: NDArray[np.int64] | None) -> NDArray:
+    """Rows less the median of their frame, in units of the median distance from there."""
+    if frames is None:
+        return rows
+    table = pd.DataFrame(rows)
+    apart = table - table.groupby(frames).transform("median")
+    distance = pd.Series(np.sqrt(np.square(apart).sum(axis=1)))
+    unit = distance.groupby(frames).transform("median")
+    return apart.div(unit.where(unit > 0, 1.0), axis=0).to_numpy()
 
 
 def listed(numbers: Sequence[int] | NDArray) -> str:

@@ -119,7 +119,9 @@ def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> 
                 "clusters apart, and hides those of other columns; drop it"
             )
         if len(own) == 1:
-            raise ValueError(f"column {name!r} has one level, {own[0]!r:.40}; drop it")
+            raise ValueError(
+                f"column {name!r} has one level, {pd.Index(own).tolist()[0]!r:.40}; drop it"
+            )
         read.append(f"{kind}:{len(own)}" if own else kind)
         levels.append(own)
     columns = [frame.iloc[:, position] for position in range(len(names))]
@@ -130,7 +132,9 @@ def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> 
 def _checked(frame: Any) -> pd.DataFrame:
     """A data frame with rows and columns."""
     if not isinstance(frame, pd.DataFrame):
-        raise TypeError(f"frame is a {type(frame).__name__}; pass a pandas DataFrame")
+        kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
+        wanted = "frame.to_pandas()" if hasattr(frame, "to_pandas") else "a pandas DataFrame"
+        raise TypeError(f"frame is a {kind}; pass {wanted}")
     if not frame.size:
         raise ValueError(f"frame has shape {frame.shape}: there is nothing to read")
     return frame
@@ -191,6 +195,6 @@ def _coded(column: pd.Series, levels: tuple) -> NDArray[np.float64]:
     if unknown.any():
         raise ValueError(
             f"column {column.name!r} has the level {column[unknown].tolist()[0]!r:.40}, which is none of "
-            f"{list(levels)[:10]}"
+            f"{pd.Index(levels).tolist()[:10]}"
         )
     return np.where(missing, np.nan, codes)

@@ -168,7 +168,7 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
                 f"with row groups of {_FEW // len(names)} rows (pyarrow: row_group_size=)"
             )
     if not sum(part.num_rows for part in parts):
-        raise ValueError(f"{given[0]} has no rows; there is nothing to fit")
+        raise ValueError(f"{given[0]} has no rows; check how it was filtered")
     has_names = all(_suffix(one) != ".npy" for one in given)
     paths = tuple(str(one.resolve()) for one in given)
     stamps = tuple(map(_stamp, paths))

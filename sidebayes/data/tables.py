@@ -95,7 +95,7 @@ def check_data(
         values = values.astype(float)
     if 0 in values.shape:
         raise ValueError(
-            f"{name} has shape {values.shape}: there is nothing to fit; check how it was filtered"
+            f"{name} has shape {values.shape}: it holds no value; check how it was filtered"
         )
     flat = values.reshape(len(values), -1)
     finite = np.isfinite(flat) | (np.isnan(flat) & missing)

@@ -22,6 +22,7 @@ from sidebayes.models.blocks.embedding.placement import Placement, place_points
 
 from ..common.fields import point_table, real_array
 from ..common.warnings import warn_user
+from ..data.tables import in_order_of
 from .base.fit_base import FitBase
 
 __all__ = ["WIDE", "loo_points", "place", "placements", "positions"]
@@ -69,7 +70,8 @@ def place(
     Parameters
     ----------
     x : array_like, shape (num_new, num_features)
-        New points, joined to their nearest neighbours among those of the fit, if that was of a table.
+        New points, joined to their nearest neighbours among those of the fit, if that was of a table. Columns
+        of a data frame are matched by name.
     distances : array_like, shape (num_new, num_landmarks)
         In place of `x`: distances from the landmarks, NaN where missing.
 
@@ -219,9 +221,11 @@ def _new_distances(
     """Distances of new points from the landmarks, checked."""
     if (x is None) == (distances is None):
         raise ValueError("pass new points either as x or by their distances from the landmarks")
-    known = np.asarray(fit.run.data["distances"])
+    known, columns = np.asarray(fit.run.data["distances"]), fit.run.columns
     if distances is not None:
-        table = real_array("distances", distances)
+        table = real_array(
+            "distances", in_order_of(distances, "distances", columns.get("distances"))
+        )
         if table.ndim != 2 or table.shape[1] != known.shape[1]:
             raise ValueError(
                 f"distances has shape {table.shape}; expected (num_new, {known.shape[1]}), a column for "
@@ -235,7 +239,7 @@ def _new_distances(
     if "x" not in fit.run.data:
         raise ValueError("the fit is of distances, not of a table x; pass distances")
     old = np.asarray(fit.run.data["x"])
-    new = point_table("x", x)
+    new = point_table("x", in_order_of(x, "x", columns.get("x")))
     if new.shape[1] != old.shape[1]:
         raise ValueError(f"x has {new.shape[1]} features; the fit has {old.shape[1]}")
     return geodesics_from(new, old, known, fit.options)

@@ -327,7 +327,7 @@ def shape_difference(
     check_probability(probability)
     chart = chart_of(fit)
     _, means, _ = laws_of(fit)
-    names = list(group_names(fit, means.shape[1]))
+    names = group_names(fit, means.shape[1]).tolist()
     for name, value in (("first", first), ("second", second)):
         if value not in names:
             raise ValueError(f"{name} = {value!r:.60}; expected one of the groups {names}")

@@ -95,7 +95,7 @@ def read_arguments(
         points = sys.maxsize if signature.truncates else points
         options = {**options, "num_clusters": clusters_asked(model, options, points)}
     checks.require_options(signature, model, options, name)
-    checks.check_named_classes(signature, checked, options)
+    checked |= checks.classes_as_learned(signature, checked, options)
     for role in signature.data:
         role.check({**options, **checked})
         if role.chosen is None or role.name in checked:
@@ -170,12 +170,15 @@ def read_run(
         columns[wide] = features
     check_seed(seed)
     check_dtype(dtype)
-    for one, values in tables.items():
+    for role in signature.of_kind("table"):
+        if (values := tables.get(one := role.name)) is None:
+            continue
         check_precision(one, values, dtype)
         if stream is not None and values.shape == stream.sample.shape:
             warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows)
         else:
-            warn_of_far_rows(one, values)
+            frames = getattr(read.data.get(role.own_frame), "codes", None)
+            warn_of_far_rows(one, values, frames=frames)
     unit = signature.unit_of(read.data) or ""
     checks.check_order("truth", truth, unit, read.data)
     return Run(

@@ -32,10 +32,10 @@ __all__ = [
     "check_dims",
     "check_given",
     "check_links",
-    "check_named_classes",
     "check_num_clusters",
     "check_options",
     "check_order",
+    "classes_as_learned",
     "no_links",
     "require_options",
     "sort_arguments",
@@ -386,19 +386,13 @@ def _documented(model: Callable[..., None], name: str) -> str:
     return "" if found is None else f" ({'; '.join(filter(None, found.groups()))})"
 
 
-def check_named_classes(
+def classes_as_learned(
     signature: Signature, data: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
-    """Refuse names of some classes only, where an option such as a source numbers all of them.
-
-    Names are numbered in sorted order, which is the order of the option if all of its classes are named.
-    """
-    numbered = {n: v.num_classes for n, v in options.items() if hasattr(v, "num_classes")}
+) -> dict[str, PartialLabels]:
+    """Known classes with the numbers that they have in an option, such as a source; see `Like`."""
+    found = {}
     for role in signature.of_kind("labels"):
-        names = getattr(data.get(role.name), "names", None)
-        for option, number in numbered.items():
-            if names is not None and len(names) != number:
-                raise ValueError(
-                    f"{role.name} names the classes {list(names)}, and {option} has {number} classes by "
-                    "number; give the numbers that they have there, -1 where a class is not known"
-                )
+        value: Any = options.get(role.like)
+        if role.name in data and hasattr(value, "numbered"):
+            found[role.name] = value.numbered(data[role.name], role.name)
+    return found

@@ -33,7 +33,6 @@ from ..common.fields import (
     check_integer,
     check_number,
     check_seed,
-    plain_array,
     point_table,
 )
 from ..data.tables import in_order_of
@@ -72,10 +71,10 @@ class AdaptationChoice:
 
 def select_adaptation(
     x: ArrayLike,
-    known: ArrayLike,
+    known: ArrayLike | PartialLabels,
     *,
     source_x: ArrayLike,
-    source_labels: ArrayLike,
+    source_labels: ArrayLike | PartialLabels,
     source: SourceMixture | None = None,
     strengths: Sequence[float] = (1.0, 10.0, 100.0),
     num_starts: int = 10,
@@ -103,10 +102,11 @@ def select_adaptation(
     ----------
     x : array_like, shape (num_points, num_features)
         Rows of the target.
-    known : array_like of int, shape (num_points,)
-        Classes of the rows, -1 where they are not known.
+    known : array_like or PartialLabels, shape (num_points,)
+        Classes of the rows by name or number, -1 where they are not known.
     source_x, source_labels : array_like
-        Rows of the source and their classes.
+        Rows of the source and their classes. Those of the target are matched to them by name, if they
+        have names.
     source : SourceMixture, optional
         By default ``fit_source(source_x, source_labels)``.
     strengths : sequence of float
@@ -145,10 +145,9 @@ def select_adaptation(
         point_table(name, in_order_of(table, name, names, "the source"))
         for name, table in (("x", x), ("source_x", source_x))
     )
-    classes = _integers("known", known, len(points))
-    labels = _integers("source_labels", source_labels, len(rows))
-    told = classes >= 0
-    if not told.any():
+    told = _labels("known", known, len(points))
+    owners = _labels("source_labels", source_labels, len(rows))
+    if not (told.values >= 0).any():
         raise ValueError("known names no class; fit 'domain_adaptation' with strength=0 instead")
     tried = sorted(check_number("strengths", s, Range(above=0)) for s in strengths)
     if not tried:
@@ -159,22 +158,21 @@ def select_adaptation(
         raise TypeError(f"engine is a {type(given).__name__}; pass an EM")
     one = replace(given, num_restarts=1)
     if source is None:
-        source = replace(fit_source(rows, labels, seed=seed), feature_names=names)
-    if labels.min() < 0 or labels.max() >= source.num_classes:
-        raise ValueError(
-            f"source_labels has classes from {labels.min()} to {labels.max()}; expected 0 to "
-            f"{source.num_classes - 1}, those of the source"
-        )
+        source = replace(fit_source(rows, owners, seed=seed), feature_names=names)
+    told = source.numbered(told, "known")
+    labels = source.numbered(owners, "source_labels").values
+    if (labels < 0).any():
+        raise ValueError("source_labels lacks a class; every row of the source needs one")
     maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
     judge = _judge(points, options | {"source": source})
-    setting = _Setting(points, classes, rows, labels, source, maps, one, seed)
+    setting = _Setting(points, told, rows, labels, source, maps, one, seed)
     trials = _Trials(setting, judge, {"n_jobs": n_jobs, "progress": progress})
     anchored = {"shift": "source", "posterior": "exact", "strength": tried[-1]}
     trials.add(
         _Trial(prior, 0, None, options | anchored | {"worth": worth})
         for prior, worth in _anchors(source, len(points)).items()
     )
-    starts = _starts(points, classes, options | {"source": source}, seed, num_starts)
+    starts = _starts(points, told, options | {"source": source}, seed, num_starts)
     least = np.inf
     for strength in tried:
         priced = options | {"strength": strength}
@@ -185,11 +183,16 @@ def select_adaptation(
     return trials.chosen()
 
 
-def _integers(name: str, values: ArrayLike, size: int) -> NDArray:
-    """Numbers of classes, one per row."""
-    found = plain_array(name, values)
-    if found.shape != (size,) or found.dtype.kind not in "iu":
-        raise TypeError(f"{name} has shape {found.shape}; expected {size} integers")
+def _labels(name: str, values: ArrayLike | PartialLabels, size: int) -> PartialLabels:
+    """Classes, one per row."""
+    try:
+        found = values if isinstance(values, PartialLabels) else PartialLabels(values)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    if found.values.shape != (size,):
+        raise TypeError(
+            f"{name} has shape {found.values.shape}; expected {size} names or numbers of classes"
+        )
     return found
 
 
@@ -197,7 +200,7 @@ class _Setting(NamedTuple):
     """What all candidates have in common."""
 
     points: NDArray
-    classes: NDArray
+    known: PartialLabels
     rows: NDArray
     row_labels: NDArray
     source: SourceMixture
@@ -221,7 +224,7 @@ def _candidate(shared: _Setting, trial: _Trial) -> tuple[Fit, dict[str, Any]] | 
         candidate = fit(
             "domain_adaptation",
             shared.points,
-            shared.classes,
+            shared.known,
             source=shared.source,
             init=trial.init,
             engine=shared.engine,
@@ -231,18 +234,19 @@ def _candidate(shared: _Setting, trial: _Trial) -> tuple[Fit, dict[str, Any]] | 
         )
     except FitError as failure:
         return failure
-    prob, told = candidate.class_probabilities, shared.classes >= 0
-    own = prob(shared.points)
+    prob, classes = candidate.class_probabilities, shared.known.values
+    own, told = prob(shared.points), classes >= 0
+    before = shared.source.predict_proba(shared.points)
     guess = lambda z: prob(z).argmax(axis=1)  # noqa: E731
     return candidate, {
         "prior": trial.prior,
         "strength": trial.options["strength"],
         "start": trial.start,
-        "error": 1 - float(own[told, shared.classes[told]].mean()),
+        "error": 1 - float(own[told, classes[told]].mean()),
         "accuracy": transformed_accuracy(
             shared.rows, shared.row_labels, shared.maps, guess, own.mean(axis=0)
         ),
-        "changed": (own.argmax(axis=1) != shared.source.predict(shared.points)).mean(),
+        "changed": (own.argmax(axis=1) != before.argmax(axis=1)).mean(),
     }
 
 
@@ -292,11 +296,11 @@ def _anchors(source: SourceMixture, num_points: int) -> dict[str, NDArray | None
 
 
 def _starts(
-    x: NDArray, known: NDArray, options: dict[str, Any], seed: int, number: int
+    x: NDArray, known: PartialLabels, options: dict[str, Any], seed: int, number: int
 ) -> list[dict[str, NDArray]]:
     """Values to start from, those of the source in front."""
     with jax.enable_x64(True):
-        problem = Problem(domain_adaptation, (jnp.asarray(x), PartialLabels(known)), options)
+        problem = Problem(domain_adaptation, (jnp.asarray(x), known), options)
         values = initial_values(problem, seed, number, seeded=True)
     size = len(next(iter(values.values())))
     return [{name: value[r] for name, value in values.items()} for r in range(size)]

@@ -15,6 +15,7 @@ from sidebayes.guides.transformers.detection.table import by_output, check_colum
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..common.fields import Range, check_number
+from ..data.tables import in_order_of
 from ..results.base.intervals import mixture_bands
 from ..results.fit import Fit
 
@@ -51,7 +52,7 @@ def forecast(
     y : array_like, shape (num_rows,)
         Measurements in the order of visits within each subject; NaN at rows that are only predicted.
     fixed, random : array_like, shapes (num_rows, num_terms) and (num_rows, num_effects)
-        The same columns as those of the fit; ``**design.at(table)`` makes them.
+        The same columns as those of the fit, by name in data frames; ``**design.at(table)`` makes them.
     subjects : Groups or array_like, shape (num_rows,)
     outputs : array_like, shape (num_rows, num_outputs), optional
     probability : float
@@ -82,7 +83,11 @@ def forecast(
     probability = check_number("probability", probability, Range(above=0, below=1))
     mixture = _as_mixture(prior)
     groups = check_groups(subjects)
-    size = len(groups)
+    size, named = len(groups), prior.run.columns if isinstance(prior, Fit) else {}
+    fixed, random, outputs = (
+        in_order_of(table, name, named.get(name))
+        for name, table in (("fixed", fixed), ("random", random), ("outputs", outputs))
+    )
     seen = check_columns("y", y, (size,), missing=True)
     columns = [check_columns(n, v, (size, None)) for n, v in (("fixed", fixed), ("random", random))]
     kinds = None if outputs is None else check_columns("outputs", outputs, (size, None))

@@ -112,8 +112,8 @@ def grow_prototypes(
     sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
     if base is None:
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
-    elif base.method != "moe":
-        raise ValueError(f"base is a fit of {base.method}; pass one of 'moe', or leave it out")
+    else:
+        known = _known_to(base, known)
     log_joint, stated, data = _at_params(base)
     covariance = base.options.get("covariance", "full")
     with base.run.precision:
@@ -204,10 +204,11 @@ def fit_nfgl(
     sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
     if base is None:
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
-    elif base.method != "moe":
-        raise ValueError(f"base is a fit of {base.method}; pass one of 'moe', or leave it out")
+    else:
+        known = _known_to(base, known)
     log_joint, _, data = _at_params(base)
-    classes = base.run.data["known"].classes
+    told = base.run.data["known"]
+    classes = told.classes
     rows = np.flatnonzero(np.asarray(classes) >= 0)
     if len(rows) < 2:
         raise ValueError(f"known names the class of {len(rows)} rows; at least two can vote")
@@ -224,7 +225,7 @@ def fit_nfgl(
         "nfgl",
         x,
         assigned,
-        anchors=Anchors(data[rows], classes[rows], placed.clusters, table),
+        anchors=Anchors(data[rows], classes[rows], placed.clusters, table, told.names),
         engine=engine,
         seed=seed,
         truth=truth,
@@ -237,6 +238,25 @@ def fit_nfgl(
     starts = {"starts_at_best": num_starts_at_best(base), "began_at": base.method}
     found.tree["fit_info"].attrs.update(starts)
     return found
+
+
+def _known_to(base: Fit, known: ArrayLike | PartialLabels) -> PartialLabels:
+    """Known classes as a fit of `moe` numbers them.
+
+    Raises
+    ------
+    ValueError
+        If it is a fit of another method, or was told other classes.
+    """
+    if base.method != "moe":
+        raise ValueError(f"base is a fit of {base.method}; pass one of 'moe', or leave it out")
+    told: PartialLabels | None = base.run.data.get("known")
+    given = known if isinstance(known, PartialLabels) else PartialLabels(known)  # type: ignore[arg-type]
+    if told is not None:
+        given = given.under(told.names, "known", "base")
+    if told is None or not np.array_equal(given.values, told.values):
+        raise ValueError("known are other classes than those that base was told; leave base out")
+    return told
 
 
 def _at_params(base: Fit) -> tuple[NDArray, NDArray, NDArray]:

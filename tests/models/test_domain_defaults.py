@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from sidebayes.guides.domain_adaptation import ComponentMaps, mixture_by_bic
 from sidebayes.models.blocks.classes.source_worth import source_worth
@@ -175,24 +178,82 @@ def test_a_choice_is_no_worse_than_porting_and_stronger_priors():
     assert table["changed"][table["prior"] == "ported"].item() == 0
 
 
-def test_names_of_some_classes_do_not_say_which_of_the_source_they_are():
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.normal(4 * k, 1, (12, 2)) for k in range(2)])
-    source = sb.fit_source(x, np.repeat([0, 1], 12), num_components=1)
-    known = np.where(np.arange(24) < 20, "", "dog")
-    with pytest.raises(ValueError, match="'dog'.*source has 2 classes by number"):
-        sb.fit("domain_adaptation", x, known, source=source, progress=False)
-    both = np.where(np.arange(24) % 6, "", np.repeat(["cat", "dog"], 12))
-    fit = sb.fit("domain_adaptation", x, both, source=source, progress=False)
-    assert fit.classes()["class"].iloc[[0, 20]].tolist() == ["cat", "dog"]
+NAMES = np.array(["cat", "ant", "bee"])  # not in sorted order
+
+
+@pytest.fixture(scope="module")
+def domains():
+    """Rows of a source and of a target a little off it, and their classes."""
+    rng, z = np.random.default_rng(3), np.repeat([0, 1, 2], 12)
+    centre = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
+    return *(centre[z] + a + rng.normal(size=(36, 2)) for a in (0.0, 0.1)), z
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_classes_are_those_of_the_source_by_name(domains, stated, tmp_path):
+    first, second, z = domains
+    labels = sb.PartialLabels(z, NAMES) if stated else NAMES[z]
+    source = sb.fit_source(first, labels, num_components=1)
+    assert source.class_names == (tuple(NAMES) if stated else ("ant", "bee", "cat"))
+    np.testing.assert_array_equal(source.predict(first[::12]), NAMES)
+    one = {"source": source, "engine": sb.EM(num_restarts=1, max_steps=3), "progress": False}
+    for known in (np.where(np.arange(36) % 12, None, NAMES[z]), None):  # all, and none
+        fit = sb.fit("domain_adaptation", second, known, **one)
+        assert fit.class_names == source.class_names
+        assert (fit.classes()["class"] == NAMES[z]).mean() > 0.9
+        assert "another class" not in fit.verdict[1]
+    fit.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc")
+    assert again.options["source"].class_names == source.class_names
+    rows, told = second[::12], np.array([None, "ant", None])
+    np.testing.assert_array_equal(again.classes(rows, told)["class"], NAMES)
+    masks = pd.DataFrame(np.eye(3, dtype=bool)[z], columns=NAMES)
+    fit = sb.fit("domain_adaptation", second, masks, **one)
+    assert (fit.classes()["class"] == NAMES[z]).all()
+    for call in (
+        lambda: sb.fit("domain_adaptation", second, np.where(z, "dog", "cat"), **one),
+        lambda: again.classes(rows, ["dog", None, None]),
+    ):
+        with pytest.raises(ValueError, match=r"known name the classes \['dog'\], and the source"):
+            call()
+
+
+def test_names_and_numbers_of_classes_are_not_matched(domains):
+    first, second, z = domains
+    by_number = sb.fit_source(first, z, num_components=1)
+    by_name = sb.fit_source(first, NAMES[z], num_components=1)
+    for source, known, said in (
+        (by_number, np.where(z, "", "dog"), "'dog'.*source has 3 classes by number"),
+        (by_number, NAMES[z], "'ant', 'bee', 'cat'.*source has 3 classes by number"),
+        (by_name, z, "classes by number, and source has the names .*'bee'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            sb.fit("domain_adaptation", second, known, source=source, progress=False)
+        given = {"source_x": first, "source_labels": z if source is by_number else NAMES[z]}
+        with pytest.raises(ValueError, match=said):
+            sb.select_adaptation(second, known, source=source, **given)
+    with pytest.raises(ValueError, match="class_names has 1 names for 3 classes"):
+        replace(by_number, class_names=["cat"])
+    with pytest.raises(ValueError, match="labels name class 'bee' in 1 rows; every class of"):
+        sb.fit_source(first[:25], NAMES[z[:25]])
+
+
+def test_a_choice_takes_names_of_classes(domains):
+    first, second, z = domains
+    known = np.where(np.arange(36) % 12, None, NAMES[z])
+    given = {"source_x": first, "source_labels": NAMES[z], "num_starts": 1, "strengths": (10.0,)}
+    choice = sb.select_adaptation(second, known, progress=False, **given)
+    assert choice.fit.class_names == ("ant", "bee", "cat")
+    assert (choice.fit.classes()["class"] == NAMES[z]).mean() > 0.9
+    assert choice.candidates["accuracy"].max() > 0.9
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"known": [[0], [1, 2]]}, "known = .*rows of one length"),
-        ({"source_labels": [[0], [1, 2]]}, "source_labels = .*rows of one length"),
-        ({"source_labels": np.repeat([0, 2], 12)}, "from 0 to 2; expected 0 to 1"),
+        ({"known": [[0], [1, 2]]}, "known: .*rows of one length"),
+        ({"source_labels": [[0], [1, 2]]}, "source_labels: .*rows of one length"),
+        ({"source_labels": np.repeat([0, 2], 12)}, "source_labels has class 2; expected 0 to 1"),
         ({"source_labels": np.repeat([0, 1], 6)}, "source_labels has shape .12,.; expected 24"),
     ],
 )

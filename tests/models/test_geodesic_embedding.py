@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
@@ -296,6 +297,23 @@ def test_new_points_are_placed(gaussian, tmp_path):
         fit.place(x[rest[:2]] + np.array([[0.0], [100.0]]))
     fit.save(tmp_path / "fit.nc")
     np.testing.assert_allclose(sb.load(tmp_path / "fit.nc").place(x[rest] + 0.01), moved, rtol=1e-6)
+
+
+def test_columns_of_new_points_are_matched_by_name():
+    frame = pd.DataFrame(swiss_roll(40, 2), columns=["a", "b", "c"])
+    given = {"num_neighbors": 8, "engine": sb.MAP(max_steps=3), "progress": False}
+    fit = sb.fit("geodesic_embedding", frame, **given)
+    new = frame[:3] + 0.01
+    placed = fit.place(new)
+    pd.testing.assert_frame_equal(fit.place(new[["c", "a", "b"]]), placed)
+    with pytest.raises(ValueError, match=r"x lacks \['c'\] and has \['d'\]"):
+        fit.place(new.rename(columns={"c": "d"}))
+    names = [f"p{number}" for number in range(len(NOISY))]
+    table = pd.DataFrame(NOISY, columns=names)
+    fit = sb.fit("geodesic_embedding", distances=table, **given | {"num_neighbors": None})
+    pd.testing.assert_frame_equal(
+        fit.place(distances=table[:2][names[::-1]]), fit.place(distances=NOISY[:2])
+    )
 
 
 @pytest.mark.parametrize("law", NOISES)

@@ -386,6 +386,11 @@ def test_kinds_are_those_of_the_columns():
         sb.mixed_table(frame(), {"town": "count"})
     with pytest.raises(ValueError, match="column 'one' has one level, 'a'; drop it"):
         sb.mixed_table(pd.DataFrame({"one": ["a", "a"]}))
+    with pytest.raises(ValueError, match="column 'one' has one level, 3; drop it"):
+        sb.mixed_table(pd.DataFrame({"one": [3, 3]}), {"one": "category"})
+    polars = type("DataFrame", (), {"__module__": "polars.frame", "to_pandas": frame})()
+    with pytest.raises(TypeError, match=r"frame is a polars.DataFrame; pass frame.to_pandas\(\)"):
+        sb.mixed_table(polars)
     when = pd.date_range("2020", periods=20)
     with pytest.raises(
         TypeError, match="column 'when' holds dates or durations .* or name its kind"

@@ -245,6 +245,27 @@ def test_new_rows_have_no_component(tmp_path):
     assert "init" not in found.verdict[1]
 
 
+@pytest.mark.parametrize("routine", [sb.fit_nfgl, sb.grow_prototypes])
+def test_names_of_classes_are_kept(routine, tmp_path):
+    rng, z = np.random.default_rng(0), np.arange(40) // 20
+    x, names = rng.normal(size=(40, 2)) + 6.0 * z[:, None], np.array(["yes", "no"])
+    told = np.arange(40) % 5 == 0
+    one = {"engine": sb.EM(num_restarts=1), "progress": False, **SIZES}
+    named = np.where(told, names[z], None)
+    labels = sb.PartialLabels(np.where(told, z, -1), names)  # not in sorted order
+    base = sb.fit("moe", x, labels, **one)
+    for given, found in (
+        ("no", routine(x, named, **one)),
+        ("yes", routine(x, named, base=base, **one)),
+    ):
+        assert found.class_names[0] == given
+        np.testing.assert_array_equal(found.classes()["class"], names[z])
+    found.save(tmp_path / "fit.nc")
+    np.testing.assert_array_equal(sb.load(tmp_path / "fit.nc").classes(x)["class"], names[z])
+    with pytest.raises(ValueError, match="known are other classes than those that base was told"):
+        routine(x, np.where(told, names[1 - z], None), base=base, **one)
+
+
 @pytest.fixture(scope="module")
 def fit():
     rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.handlers import seed, trace
+from scipy.stats import vonmises_fisher
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.expectation_maximisation.stochastic_em import StochasticEM
@@ -333,3 +334,13 @@ def test_equal_directions_collapse_with_the_remedies_that_there_are():
     ):
         sb.fit("sphere_mixture", x, prior="flat", **given)
     sb.fit("sphere_mixture", x, prior="empirical", **given)
+
+
+@pytest.mark.parametrize("family", ["von_mises_fisher", "wrapped_normal"])
+def test_laplace_is_judged_by_directions(family):
+    """And not by the lengths of their vectors, which nothing looks at."""
+    x = vonmises_fisher(np.eye(3)[0], 20.0).rvs(400, random_state=0)
+    given = {"num_clusters": 1, "family": family, "progress": False}
+    for engine in ("laplace", "svi"):
+        grade, why = sb.fit("sphere_mixture", x, engine=engine, **given).verdict
+        assert grade == "good", why

@@ -233,7 +233,7 @@ POINTS = {
 def test_coordinate_ascent_has_points_beside_factors_or_refuses(probe):
     engine = CoordinateAscent(num_restarts=1, num_draws=100)
     if probe not in POINTS:
-        with pytest.raises(ValueError, match=r"no site has a factor \(.* belong to no block"):
+        with pytest.raises(ValueError, match=r"no site has a factor \(.* belongs? to no block"):
             fit(probe, engine)
         return
     found = fit(probe, engine)

@@ -53,6 +53,9 @@ Solver = Callable[[Problem, Callable, tuple], Callable]
 _AT_REST = 1e-7
 """Gradient, relative to the loss, below which a climb that gets no further is held up by rounding alone."""
 
+_SPENT = 1e-9
+"""Gain of log density that the next step promises, in nats, below which the same holds."""
+
 _PATIENCE = 8
 """Gradients after which steps of Newton, whose convergence is quadratic, show whether they gain."""
 
@@ -326,7 +329,9 @@ def _ended(
     here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
     size = f"gradient at most {slope[best]:.2g}"
-    if code == STALLED and slope[best] <= _AT_REST * (1 + abs(value[best])):
+    gain = -np.asarray(state.search.slope)[best] / 2  # of the step that failed
+    at_rest = slope[best] <= _AT_REST * (1 + abs(value[best])) or gain <= _SPENT
+    if code == STALLED and at_rest:
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
     modes = distinct_modes(value, sound, {n: sites[n] for n in free})

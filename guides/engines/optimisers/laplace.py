@@ -42,6 +42,7 @@ from .ascent import Ascent, ascend
 from .moments import judge_draws
 from .optimise import need_curvature
 from .orbits import Orbits
+from .spheres import Spheres
 
 __all__ = ["Laplace"]
 
@@ -67,6 +68,9 @@ class Laplace(KeptEngine):
     Sites that a model declares to be known up to an orthogonal transform have no single mode, but orbits
     of them. The Gaussian is then one across the orbits, draws are all turned as the mode is, and the
     volume of the orbit enters the evidence.
+
+    Of points of spheres (`sample_direction`) the Gaussian is one along the sphere; the lengths of their
+    vectors, which nothing else looks at, have their own law.
 
     Parameters
     ----------
@@ -140,18 +144,22 @@ class Laplace(KeptEngine):
         found = clock.run("laplace", problem, _COLUMNS, _second_order, *given)
         gradient, hessian = map(np.asarray, found)
         orbits = Orbits.through(problem, mode.free, mode.sites)
-        across = orbits.normal
+        spheres = Spheres.at(problem, mode.free)
+        across = spheres.along(orbits.normal)
         hessian = across.T @ ((hessian + hessian.T) / 2) @ across
         lower = _factor(mode, hessian, across)
         step = cho_solve((lower, True), across.T @ gradient)
-        noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
-        draws = mode.point + (step + solve_triangular(lower.T, noise.T).T) @ across.T
+        rng = np.random.default_rng(seed)
+        noise = rng.normal(size=(self.num_draws, len(step)))
+        plane = mode.point + (step + solve_triangular(lower.T, noise.T).T) @ across.T
+        draws = spheres.drawn(plane, rng)
         log_density, sites = visit(problem, mode.free, draws, clock)
         log_volume = len(step) / 2 * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
         peak = mode.value[mode.best] + step @ across.T @ gradient / 2
-        peak += orbits.log_weights(mode.point[None])[0]
+        here = mode.point[None]
+        peak += orbits.log_weights(here)[0] + spheres.log_weights(here, here)[0]
         log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2
-        log_weights += orbits.log_weights(draws)
+        log_weights += orbits.log_weights(plane) + spheres.log_weights(plane, draws)
         judged = judge_draws(problem, mode.free, draws, sites, log_weights, clock, seed)
         return EngineResult(
             engine=self.name,

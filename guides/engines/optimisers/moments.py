@@ -231,18 +231,22 @@ def _comparable(
 ) -> dict[str, NDArray]:
     """Latent sites; of those that may be renumbered, means and spreads over the clusters.
 
-    Sites that are known up to an orthogonal transform or to signs are left out.
+    Sites that are known up to an orthogonal transform or to signs are left out. Of vectors whose length says
+    nothing, points of spheres, the directions are compared.
     """
     turned = {*site_symmetries(problem), *sites_up_to_signs(problem)}
     found = {}
-    for name in latent_sites(abstract_trace(problem)):
-        if name in turned:
+    for site, told in latent_sites(abstract_trace(problem)).items():
+        if site in turned:
             continue
-        own = axes.dims[name]
+        name, own, values = site, axes.dims[site], sites[site]
+        if (told.get("infer") or {}).get("manifold") == "sphere":
+            name = f"the direction of {site}"
+            values = values / np.linalg.norm(values, axis=-1, keepdims=True)
         over = tuple(1 + at for at, dim in enumerate(own) if dim.startswith("clusters"))
         if over and not axes.ordered:
-            found[f"{name}, averaged over clusters"] = sites[name].mean(axis=over)
-            found[f"the spread of {name} over clusters"] = sites[name].std(axis=over)
+            found[f"{name}, averaged over clusters"] = values.mean(axis=over)
+            found[f"the spread of {name} over clusters"] = values.std(axis=over)
         else:
-            found[name] = sites[name]
+            found[name] = values
     return found

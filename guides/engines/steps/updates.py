@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -122,11 +122,16 @@ def plan_updates(problem: Problem) -> Plan:
     return problem.notes["plan"]
 
 
+type _Lack = tuple[Collection[str], str, str]
+"""Sites, a verb in the plural, and the rest of a sentence on why they have no update."""
+
+
 def _plan(problem: Problem) -> Plan:
     trace = abstract_trace(problem)
     latent, found = latent_sites(trace), declared_blocks(trace)
     partial = declared_blocks(trace, partly_known=True)
-    parts, lacking, starting, partly_known = [], [], [], []
+    parts, starting, partly_known = [], [], []
+    lacking: list[_Lack] = []
     uses, shifted = _uses(problem) if found or partial else ({}, {})
     for number, (block, sites) in enumerate((*found, *partial)):
         own = set(sites.values())
@@ -144,30 +149,40 @@ def _plan(problem: Problem) -> Plan:
         part = Part(sites, tuple(dict.fromkeys(sources)), chained)
         if number >= len(found):
             partly_known += [part] * bool(sources)
-            lacking.append(
-                f"{listed(own)} have no update where other sites of their block are known"
-            )
+            lacking.append((own, "have", "no update where other sites of the block are known"))
             continue
         starting += [part] * bool(sources)
         if others:
-            lacking.append(f"{listed(own)} also enter {listed(others)}")
+            lacking.append((own, "also enter", listed(others)))
         elif scaled := [n for n in (*own, *sources) if trace[n].get("scale") is not None]:
-            lacking.append(f"{listed(own)}: the densities of {listed(scaled)} are under a scale")
+            lacking.append((own, "enter", f"densities under a scale, {listed(scaled)}"))
         elif not sources:
-            lacking.append(f"{listed(own)} enter no observed site that integrates labels out")
+            lacking.append((own, "enter", "no observed site that integrates labels out"))
         elif not block.has_update:
-            lacking.append(f"{listed(own)} have no update in closed form under their prior")
+            lacking.append((own, "have", "no update in closed form under the prior"))
         else:
             parts.append(part)
     closed = {name for part in parts for name in part.sites.values()}
     rest = tuple(name for name in latent if name not in closed)
     plain = [n for n in rest if (latent[n].get("infer") or {}).get("block") is None]
     if plain:
-        lacking.append(f"{listed(plain)} belong to no block")
+        lacking.append((plain, "belong", "to no block"))
     one_pass = {} if rest else _one_pass(problem, parts)
     tightened = _tightened(found)
     starts, known = tuple(starting), tuple(partly_known)
-    return Plan(tuple(parts), rest, tuple(lacking), one_pass, starts, tightened, known)
+    return Plan(tuple(parts), rest, _sentences(lacking), one_pass, starts, tightened, known)
+
+
+def _sentences(lacking: list[_Lack]) -> tuple[str, ...]:
+    """What sites lack, each reason once."""
+    sites: dict[tuple[str, str], set[str]] = {}
+    for own, *reason in lacking:
+        sites.setdefault(tuple(reason), set()).update(own)  # type: ignore[arg-type]
+    alone = {"have": "has"}
+    return tuple(
+        f"{listed(own)} {verb if len(own) > 1 else alone.get(verb, f'{verb}s')} {rest}"
+        for (verb, rest), own in sites.items()
+    )
 
 
 def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:

@@ -373,10 +373,9 @@ class CoordinateAscent(KeptEngine):
         if remark:
             message += f"; {remark}"
         if plan.rest:
-            message += (
-                f"; points: {listed(plan.rest)} ({'; '.join(plan.lacking)}), so that the bound is on the "
-                "joint density there"
-            )
+            still = listed(plan.rest)
+            why = "; ".join(plan.lacking).removeprefix(f"{still} ")
+            message += f"; points: {still} ({why}), so that the bound is on the joint density there"
         if self.num_draws >= _ENOUGH:
             weights = stats["log_weight"][0]
             close, verdict = quality(pareto_k(weights), self.num_draws, effective_share(weights))

@@ -65,7 +65,7 @@ def _coefficients(table: LongTable) -> NDArray[np.float64]:
     if (rank < design.shape[2]).any():
         first = int(np.argmax(rank < design.shape[2]))
         raise ValueError(
-            f"subject {table.names[first]!r} has {int(padded.mask[first].sum())} rows, which do not "
+            f"subject {table.names.tolist()[first]!r} has {int(padded.mask[first].sum())} rows, which do not "
             f"determine {design.shape[2]} coefficients; drop such subjects"
         )
     return np.einsum("sij,sj->si", np.linalg.pinv(design), y)

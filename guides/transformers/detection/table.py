@@ -204,9 +204,9 @@ class LongTable:
         differ = found != found[first][self.codes]
         if differ.any():
             row = int(np.argmax(differ))
+            name = self.names.tolist()[self.codes[row]]
             raise ValueError(
-                f"values differ within subject {self.names[self.codes[row]]!r}, at row {row}; give one "
-                "value per subject"
+                f"values differ within subject {name!r}, at row {row}; give one value per subject"
             )
         return found[first]
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from sidebayes.common.class_names import check_class_names
 from sidebayes.common.fields import plain_array, real_array, rebuilt, refuse_gaps
 
 from ..side_information.partial_labels import frozen
@@ -31,12 +32,15 @@ class Anchors:
     classes, clusters : array_like of int, shape (num_anchors,)
     table : array_like, shape (num_clusters, num_classes)
         Class probabilities of the components, used for classes of which a component has no row.
+    class_names : sequence of str, optional
+        Names of the classes in their order, of which there may be more.
     """
 
     points: ArrayLike
     classes: ArrayLike
     clusters: ArrayLike
     table: ArrayLike
+    class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         points, table = (
@@ -62,15 +66,16 @@ class Anchors:
             object.__setattr__(self, name, frozen(given.astype(np.int64)))
         object.__setattr__(self, "points", frozen(points))
         object.__setattr__(self, "table", frozen(table))
+        object.__setattr__(self, "class_names", check_class_names(self.class_names))
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
-        """The arrays."""
+        """The arrays alone."""
         return (self.points, self.classes, self.clusters, self.table), None
 
     @classmethod
     def tree_unflatten(cls, aux: None, children: tuple[Any, ...]) -> Self:
-        """Rebuild without any check."""
-        return rebuilt(cls, children)
+        """Rebuild without names and without any check."""
+        return rebuilt(cls, (*children, None))
 
     def prototypes(self, scale: Array, smoothing: float) -> Prototypes:
         """Prototypes at these rows (Raghuram 2014, eq. 2.16)."""

@@ -162,7 +162,7 @@ def _unsupported(
     source: SourceMixture, moved: SourceMixture, rows: NDArray, known: PartialLabels | None
 ) -> str | None:
     """A sentence if known classes speak against a move, or do not speak for one that changes much."""
-    guesses = [one.predict(rows) for one in (source, moved)]
+    guesses = [one.predict_proba(rows).argmax(axis=1) for one in (source, moved)]
     classes = np.full(len(rows), -1) if known is None else np.asarray(known.classes)
     told = classes >= 0
     before, after = (int((guess != classes)[told].sum()) for guess in guesses)

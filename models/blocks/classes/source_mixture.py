@@ -13,10 +13,12 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
+from sidebayes.common.class_names import check_class_names
 from sidebayes.common.columns import column_order, refuse_odd_names
 from sidebayes.common.fields import plain_array, point_table, real_array, rebuilt
 
 from ..components.gaussians.gaussian import Gaussian
+from ..side_information.partial_labels import PartialLabels
 
 __all__ = ["SourceMixture"]
 
@@ -42,6 +44,8 @@ class SourceMixture:
         Class of each component; every class from 0 on has at least one.
     feature_names : sequence of str, optional
         Names of the features, by which tables with names of columns are matched.
+    class_names : sequence of str, optional
+        Names of the classes in their order, by which known classes of a target are matched.
 
     Raises
     ------
@@ -59,6 +63,7 @@ class SourceMixture:
     covariance: NDArray
     component_class: NDArray
     feature_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("weights", "mean", "covariance"):
@@ -97,17 +102,25 @@ class SourceMixture:
                     f"SourceMixture: feature_names has {len(names)} names for {width} features; give one each"
                 )
             object.__setattr__(self, "feature_names", names)
+        known = check_class_names(self.class_names)
+        if known is not None and len(known) != self.num_classes:
+            raise ValueError(
+                f"SourceMixture: class_names has {len(known)} names for {self.num_classes} classes; give one "
+                "each"
+            )
+        object.__setattr__(self, "class_names", known)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The parameters, and the classes and names as constants."""
         classes = tuple(self.component_class.tolist())
-        return (self.weights, self.mean, self.covariance), (classes, self.feature_names)
+        names = self.feature_names, self.class_names
+        return (self.weights, self.mean, self.covariance), (classes, *names)
 
     @classmethod
     def tree_unflatten(cls, aux: tuple[Any, ...], children: tuple[Any, ...]) -> Self:
         """Rebuild without any check."""
-        classes, names = aux
-        return rebuilt(cls, (*children, np.asarray(classes), names))
+        classes, *names = aux
+        return rebuilt(cls, (*children, np.asarray(classes), *names))
 
     @property
     def num_components(self) -> int:
@@ -129,6 +142,41 @@ class SourceMixture:
         """One where a component belongs to a class, shape (num_components, num_classes)."""
         return np.eye(self.num_classes)[self.component_class]
 
+    def numbered(self, labels: PartialLabels, name: str = "labels") -> PartialLabels:
+        """Known classes by their numbers here, and with the names, if there are any.
+
+        Parameters
+        ----------
+        labels : PartialLabels
+        name : str
+            Of the argument, for messages.
+
+        Raises
+        ------
+        ValueError
+            If there are more classes, names that the source does not have, or names on one side alone.
+        """
+        if labels.names is not None and self.class_names is None:
+            raise ValueError(
+                f"{name} names the classes {list(labels.names)}, and source has {self.num_classes} classes "
+                "by number; give the numbers that they have there, -1 where a class is not known, or learn "
+                "the source with the names"
+            )
+        if labels.names is not None:
+            return labels.under(self.class_names, name, "the source")
+        most = int(labels.classes.max(initial=-1))
+        if most >= self.num_classes:
+            raise ValueError(
+                f"{name} has class {most}; expected 0 to {self.num_classes - 1}, those of the source"
+            )
+        states = labels.admissible(self.num_classes).sum(axis=1) < self.num_classes
+        if self.class_names is not None and states.any():
+            raise ValueError(
+                f"{name} gives classes by number, and source has the names {list(self.class_names)}; give "
+                f"names, or PartialLabels({name}, source.class_names) if the numbers are in this order"
+            )
+        return PartialLabels(labels.values, self.class_names)
+
     def log_joint(self, x: ArrayLike) -> Array:
         """Log joint densities of points and components, shape (num_points, num_components)."""
         order = column_order(x, "x", self.feature_names, "the source")
@@ -148,9 +196,10 @@ class SourceMixture:
         with jax.enable_x64(True):
             return softmax(np.asarray(self.log_joint(x)), axis=1) @ self.table
 
-    def predict(self, x: ArrayLike) -> NDArray[np.int64]:
-        """Most probable class of points, shape (num_points,)."""
-        return self.predict_proba(x).argmax(axis=1)
+    def predict(self, x: ArrayLike) -> NDArray:
+        """Most probable class of points, by its name if classes have names; shape (num_points,)."""
+        best = self.predict_proba(x).argmax(axis=1)
+        return best if self.class_names is None else np.array(self.class_names)[best]
 
     def moved(self, reach: float, seed: int, number: int) -> NDArray[np.float64]:
         r"""Means to start from: those of the source, and others in a box around them.

@@ -96,32 +96,39 @@ class PartialLabels:
         values = np.asarray(self.values)
         return type(self)(values[chosen_rows("rows", rows, len(values))], self.names)
 
-    def under(self, names: tuple[str, ...] | None) -> Self:
+    def under(
+        self, names: tuple[str, ...] | None, name: str = "labels", owner: str = "the fit"
+    ) -> Self:
         """The same labels with the classes numbered in the order of other names.
 
         Parameters
         ----------
         names : tuple of str, or None
             None where classes have numbers only.
+        name, owner : str
+            Of the argument, and whose names these are, for messages.
 
         Raises
         ------
         ValueError
-            If a class is not among these names.
+            If a class that a row may have is not among these names.
         """
         if self.names is None or self.names == names:
             return self
-        strange = [name for name in self.names if name not in (names or ())]
+        wide = self.values.ndim == 2
+        held = np.flatnonzero(self.values.any(axis=0)) if wide else np.unique(self.values)
+        own = {c: self.names[c] for c in held.tolist() if c >= 0}
+        strange = [one for one in own.values() if one not in (names or ())]
         if names is None or strange:
             raise ValueError(
-                f"labels name the classes {strange[:5]}, and the fit has "
-                f"{'numbers only' if names is None else list(names)}; name classes as in the fit"
+                f"{name} name the classes {strange[:5]}, and {owner} has "
+                f"{'numbers only' if names is None else list(names)}; name classes as in {owner}"
             )
-        place = np.array([names.index(name) for name in self.names])
-        if self.values.ndim == 1:
+        place = np.array([names.index(one) if one in names else -1 for one in self.names])
+        if not wide:
             return type(self)(np.where(self.values < 0, -1, place[self.values]), names)
         mask = np.zeros((len(self.values), len(names)), bool)
-        mask[:, place] = self.values
+        mask[:, place[held]] = self.values[:, held]
         return type(self)(mask, names)
 
     @property

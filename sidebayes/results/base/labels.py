@@ -210,8 +210,9 @@ def class_names(fit: FitBase) -> tuple[str | int, ...]:
     with fit.run.precision:
         sources = finite_mixtures(abstract_trace(fit.run.problem)).values()
     number = max((fn.num_classes or 0 for fn, _ in sources), default=0)
-    known = (v.names for v in fit.run.data.values() if isinstance(v, PartialLabels))
-    names = next(filter(None, known), ())
+    known = [v.names for v in fit.run.data.values() if isinstance(v, PartialLabels)]
+    learned = [getattr(value, "class_names", None) for value in fit.options.values()]
+    names = next(filter(None, known + learned), ())
     return (*names, *range(len(names), number))
 
 

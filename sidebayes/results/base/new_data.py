@@ -43,6 +43,7 @@ def check_new(
         kept = role.chosen is not None and role.name in run.data
         if kept and role.name not in checked:
             checked[role.name] = run.data[role.name]
+    checked |= checks.classes_as_learned(signature, checked, run.options)
     for role in signature.of_kind("labels"):
         old, new = run.data.get(role.name), checked.get(role.name)
         if old is not None and new is not None:
@@ -56,7 +57,10 @@ def check_new(
                 what = f"{new.shape[1]} features, the fit has {old.shape[1]}"
             raise ValueError(f"{role.name}_new has {what}; pass the same columns in the same order")
         if old is not None and new is not None:
-            warn_of_far_rows(role.name, new, old)
+            own, before = (
+                getattr(some.get(role.own_frame), "codes", None) for some in (checked, run.data)
+            )
+            warn_of_far_rows(role.name, new, old, frames=own, reference_frames=before)
     for role in signature.data:
         role.check({**run.options, **checked})
     _check_rows(run, checked)

@@ -257,7 +257,7 @@ class _Asked(NamedTuple):
     def compared(self, under: NDArray[np.integer], warn: bool = True) -> GroupStatistics:
         """Statistics of the shapes, inferred under a labeling if a function infers them."""
         given = self.shapes(under.astype(np.int64)) if callable(self.shapes) else self.shapes
-        x, unit = _coordinates(given, len(self.labels.codes), warn)
+        x, unit = _coordinates(given, warn)
         return _prepared(x, unit, self.labels.sizes, self.statistics, self.ridge)
 
 
@@ -310,12 +310,16 @@ def check_groups(groups: Any, shapes: Any) -> GroupLabels:
     """Group of each individual; refuse what leaves nothing to compare."""
     names = shapes.names if isinstance(shapes, Landmarks) else None
     if isinstance(groups, str):
-        table = shapes.covariates if isinstance(shapes, Landmarks) else None
-        groups = covariate_column("groups", groups, table).to_numpy()
+        groups = covariate_column("groups", groups, getattr(shapes, "covariates", None)).to_numpy()
     refuse_other_order("groups", groups, names)
     found = groups if isinstance(groups, Groups) else Groups(groups)
     if found.names is None:
         raise ValueError("groups passed through compiled code, which keeps no names")
+    if not callable(shapes):
+        size = len(np.atleast_1d(real_array("shapes", shapes)) if names is None else shapes)
+        if size != len(found):
+            said = f"shapes has {size} individuals and groups has {len(found)}"
+            raise ValueError(f"{said}; give one group to each")
     if (found.codes < 0).any():
         row = int(np.argmax(found.codes < 0))
         raise ValueError(
@@ -354,17 +358,13 @@ def _check_statistics(statistics: Any, labels: GroupLabels) -> tuple[str, ...]:
     return tuple(asked)
 
 
-def _coordinates(shapes: Any, size: int, warn: bool) -> tuple[NDArray[np.float64], float]:
+def _coordinates(shapes: Any, warn: bool) -> tuple[NDArray[np.float64], float]:
     """Shapes as points of one flat space, and the size of what these were computed from."""
     x = shapes.to_array() if isinstance(shapes, Landmarks) else real_array("shapes", shapes)
     if x.ndim not in (2, 3) or 0 in x.shape:
         raise ValueError(
             f"shapes has shape {x.shape}; expected (individuals, landmarks, coordinates), or (individuals, "
             "coordinates)"
-        )
-    if len(x) != size:
-        raise ValueError(
-            f"shapes has {len(x)} individuals and groups has {size}; give one group to each"
         )
     if x.ndim == 2:
         refuse_gaps("shapes", x, "drop such individuals")

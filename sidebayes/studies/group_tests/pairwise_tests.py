@@ -88,11 +88,6 @@ def pairwise_tests(
         )
     labels = check_groups(groups, shapes)
     given = shapes if isinstance(shapes, Landmarks) else real_array("shapes", shapes)
-    size = len(np.atleast_1d(given)) if isinstance(given, np.ndarray) else len(given)
-    if size != len(labels.codes):
-        raise ValueError(
-            f"shapes has {size} individuals and groups has {len(labels.codes)}; give one group to each"
-        )
     if len(labels.alone) > 1:
         raise ValueError(
             f"groups {labels.alone} have one individual each, so that nobody sees how shapes vary within a "

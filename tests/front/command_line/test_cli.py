@@ -217,7 +217,13 @@ def test_labels_are_written(tables):
     assert table["cluster"].tolist() == found.labels().tolist()
     np.testing.assert_allclose(table[["cluster_0", "cluster_1"]], found.responsibilities())
     np.testing.assert_allclose(table[["class_no", "class_yes"]], found.class_probabilities())
-    assert (table["class"] == pd.read_csv("table.csv")["kind"]).mean() > 0.9
+    kinds = pd.read_csv("table.csv")["kind"]
+    assert (table["class"] == kinds).mean() > 0.9
+    assert (found.classes()["class"] == kinds).mean() > 0.9
+    run("fit", "domain_adaptation", *HOW["domain_adaptation"], *QUICK, "-o", "moved.nc")
+    moved = sidebayes.load("moved.nc")
+    assert (moved.classes()["class"] == kinds).mean() > 0.9
+    assert moved.options["source"].class_names == moved.class_names == ("no", "yes")
 
 
 def test_labels_that_there_are_none_of(tmp_path):

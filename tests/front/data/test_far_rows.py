@@ -41,6 +41,27 @@ def test_other_rows_keep_their_labels(fits):
     np.testing.assert_allclose(beside.sum(axis=1), 1.0)
 
 
+def test_place_and_unit_of_shapes_do_not_count():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5, 2)) + 0.1 * rng.normal(size=(12, 5, 2))
+    moved = x.copy()
+    moved[3] += 1e5  # elsewhere on the table
+    moved[5] *= 1e5  # in another unit
+    fit = sb.fit("hierarchical_shape", sb.Landmarks.from_array(moved), num_modes=2, **QUICK)
+    new = moved[:2] * np.array([1e6, 1.0])[:, None, None] - 1e5
+    rows = {"subjects": np.repeat([0, 1], 5), "landmarks": np.tile(np.arange(5), 2)}
+    fit.predict_proba(new.reshape(10, 2), **rows)
+    moved[7, 2, 0] = 1e7  # a slip
+    with pytest.warns(SideBayesWarning, match=r"in row 37; the first is 1e\+07 in column 0"):
+        sb.fit("hierarchical_shape", sb.Landmarks.from_array(moved), num_modes=2, **QUICK)
+
+
+def test_no_rows_are_told_without_a_fit(fits):
+    for call in (lambda: fits["ppc"].predict(X[:0]), lambda: sb.fit("gmm", X[:0], **QUICK)):
+        with pytest.raises(ValueError, match=r"x has shape \(0, 2\): it holds no value; check how"):
+            call()
+
+
 def test_rows_linked_to_it_follow_the_density(fits):
     links = Links.must_link([(0, 2), (2, 4)], 3.0, num_points=5)
     with pytest.warns(SideBayesWarning):

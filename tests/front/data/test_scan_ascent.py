@@ -13,20 +13,32 @@ FEW = {"num_clusters": 3, "covariance": "diagonal", "progress": False}
 CENTRES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 5.0]])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
     return CENTRES[rng.integers(3, size=900)] + rng.normal(size=(900, 2))
 
 
-@pytest.fixture
-def table(rows, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def table(rows, tmp_path_factory):
     """Nine hundred rows in blocks of three hundred and batches of one hundred, of which 200 are kept."""
-    monkeypatch.setattr("sidebayes.data.scan._FEW", 600)
-    monkeypatch.setattr(streams, "_SAMPLE", 200)
-    monkeypatch.setattr(streamed_ascent, "_ROWS", 100)
-    np.save(tmp_path / "points.npy", rows)
-    return sidebayes.scan(tmp_path / "points.npy")
+    path = tmp_path_factory.mktemp("table") / "points.npy"
+    np.save(path, rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sidebayes.data.scan._FEW", 600)
+        patch.setattr(streams, "_SAMPLE", 200)
+        patch.setattr(streamed_ascent, "_ROWS", 100)
+        yield sidebayes.scan(path)
+
+
+@pytest.fixture(scope="module")
+def found(table):
+    return sidebayes.fit("gmm", table, engine="cavi", **FEW)
+
+
+@pytest.fixture(scope="module")
+def expected(rows):
+    return sidebayes.fit("gmm", rows, engine="cavi", **FEW)
 
 
 def by_mean(fit):
@@ -37,8 +49,7 @@ def by_mean(fit):
     return mean[order], weights[order]
 
 
-def test_factors_are_those_of_all_rows(rows, table):
-    found, expected = (sidebayes.fit("gmm", x, engine="cavi", **FEW) for x in (table, rows))
+def test_factors_are_those_of_all_rows(found, expected):
     assert "200 of 900 points" in repr(found)
     assert found.run.sample_of == 900
     # both stop with next to nothing to gain, at the same bound
@@ -55,8 +66,7 @@ def test_factors_are_those_of_all_rows(rows, table):
     assert deviations[0] == pytest.approx(deviations[1], rel=0.1)
 
 
-def test_what_is_of_a_sample_is_said(table, tmp_path):
-    found = sidebayes.fit("gmm", table, engine="cavi", **FEW)
+def test_what_is_of_a_sample_is_said(found, table, tmp_path):
     assert found.verdict[0] == "caution"
     assert "was not looked at" in found.verdict[1]
     with pytest.raises(ValueError, match="leaving out is of all"):
@@ -70,9 +80,9 @@ def test_what_is_of_a_sample_is_said(table, tmp_path):
     assert again.log_evidence.value == pytest.approx(found.log_evidence.value, rel=1e-7)
 
 
-def test_a_table_that_is_kept_whole_is_like_an_array(rows, table, monkeypatch):
+def test_a_table_that_is_kept_whole_is_like_an_array(expected, table, monkeypatch):
     monkeypatch.setattr(streams, "_SAMPLE", 1000)
-    found, expected = (sidebayes.fit("gmm", x, engine="cavi", **FEW) for x in (table, rows))
+    found = sidebayes.fit("gmm", table, engine="cavi", **FEW)
     assert not found.run.sample_of
     assert found.log_evidence == expected.log_evidence
     assert "k-hat" in found.verdict[1]

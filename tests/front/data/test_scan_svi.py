@@ -27,6 +27,8 @@ CENTRES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 5.0]])
 FEW = {"num_clusters": 3, "covariance": "diagonal", "progress": False}
 PRIOR = 0.1
 ENGINE = sidebayes.SVI(num_restarts=2, num_draws=400)
+DEFAULTS = {name: getattr(streamed_svi, name) for name in ("_ROWS", "_STEP_ROWS")}
+SAMPLE = streams._SAMPLE
 
 
 def observed(x, mean):
@@ -60,16 +62,18 @@ def without_labels(x: Annotated[ArrayLike, "points features"]):
         numpyro.sample("x", dist.Normal(mean, 1.0).expand([x.shape[1]]).to_event(1), obs=x)
 
 
-@pytest.fixture
-def small(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def _small():
     """Blocks of 500 rows, passes by 300, steps by 100; 600 rows are kept."""
-    monkeypatch.setattr("sidebayes.data.scan._FEW", 1000)
-    monkeypatch.setattr(streams, "_SAMPLE", 600)
-    monkeypatch.setattr(streamed_svi, "_ROWS", 300)
-    monkeypatch.setattr(streamed_svi, "_STEP_ROWS", 100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sidebayes.data.scan._FEW", 1000)
+        patch.setattr(streams, "_SAMPLE", 600)
+        patch.setattr(streamed_svi, "_ROWS", 300)
+        patch.setattr(streamed_svi, "_STEP_ROWS", 100)
+        yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
     return CENTRES[rng.integers(3, size=2470)] + rng.normal(size=(2470, 2))
@@ -81,10 +85,23 @@ def written(folder, rows):
     return sidebayes.scan(path, columns=["a", "b"])
 
 
-@pytest.fixture
-def table(rows, tmp_path, small):
+@pytest.fixture(scope="module")
+def table(rows, tmp_path_factory):
     """Rows in the order of their first feature, which batches of neighbours would not stand for."""
-    return written(tmp_path, rows[np.argsort(rows[:, 0])])
+    return written(tmp_path_factory.mktemp("table"), rows[np.argsort(rows[:, 0])])
+
+
+@pytest.fixture(scope="module")
+def whole(table):
+    """The fit of all rows, and its number of passes."""
+    passes, one_pass = [], streamed_svi.TableDensity.whole
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            streamed_svi.TableDensity,
+            "whole",
+            lambda self, *given: passes.append(given) or one_pass(self, *given),
+        )
+        return sidebayes.fit("gmm", table, engine=ENGINE, **FEW), len(passes)
 
 
 def means_and_deviations(fit):
@@ -96,8 +113,8 @@ def means_and_deviations(fit):
     return both.mean(axis=0), both.std(axis=0)
 
 
-def test_the_posterior_is_that_of_all_rows(rows, table):
-    found, expected = (sidebayes.fit("gmm", x, engine=ENGINE, **FEW) for x in (table, rows))
+def test_the_posterior_is_that_of_all_rows(rows, whole):
+    found, expected = whole[0], sidebayes.fit("gmm", rows, engine=ENGINE, **FEW)
     assert "600 of 2470 points" in repr(found)
     assert found.verdict[0] == "good"
     (mean, deviation), (mean_of, deviation_of) = map(means_and_deviations, (found, expected))
@@ -130,8 +147,11 @@ def check_normal(found, x):
     assert found.verdict[0] == "good"
 
 
-def test_a_normal_mean_is_exact(tmp_path):
+def test_a_normal_mean_is_exact(tmp_path, monkeypatch):
     """Of 20,000 rows by default settings."""
+    for name, value in DEFAULTS.items():
+        monkeypatch.setattr(streamed_svi, name, value)
+    monkeypatch.setattr(streams, "_SAMPLE", SAMPLE)
     x = np.random.default_rng(1).normal([0.3, -0.2], 1.0, size=(20_000, 2))
     engine = sidebayes.SVI(num_restarts=1)
     check_normal(sidebayes.fit(normal, written(tmp_path, x), engine=engine, progress=False), x)
@@ -144,8 +164,8 @@ def test_the_centre_need_not_be_the_mode(rows, table, monkeypatch):
     check_normal(sidebayes.fit(normal, table, engine=engine, progress=False), rows)
 
 
-def test_some_of_the_rows_tell_nearly_as_much(table, monkeypatch):
-    whole = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
+def test_some_of_the_rows_tell_nearly_as_much(table, whole, monkeypatch):
+    whole, _ = whole
     monkeypatch.setattr(moments, "visit", None)  # of the sample alone
     monkeypatch.setattr(streamed_svi, "_LOOKED", 1)
     monkeypatch.setattr(streamed_svi, "_LOOK_ROWS", 60)
@@ -176,14 +196,16 @@ def test_a_seed_decides_the_run(table):
 
 
 @pytest.mark.parametrize("part", ["passes", "steps"])
-def test_a_run_goes_on_where_it_was_interrupted(table, tmp_path, monkeypatch, part):
-    whole, draw, passes = streamed_svi.TableDensity.whole, guide_search.GuideSearch.draw, []
+def test_a_run_goes_on_where_it_was_interrupted(table, whole, tmp_path, monkeypatch, part):
+    one_pass, draw, passes = streamed_svi.TableDensity.whole, guide_search.GuideSearch.draw, []
+    expected, number = whole
+    assert number > 3
 
     def counted(self, *given):
         passes.append(given)
         if breaks == "passes" and len(passes) == 3:
             raise KeyboardInterrupt
-        return whole(self, *given)
+        return one_pass(self, *given)
 
     def drawn(self, *given):
         if breaks == "steps":
@@ -192,11 +214,6 @@ def test_a_run_goes_on_where_it_was_interrupted(table, tmp_path, monkeypatch, pa
 
     monkeypatch.setattr(streamed_svi.TableDensity, "whole", counted)
     monkeypatch.setattr(guide_search.GuideSearch, "draw", drawn)
-    breaks = None
-    expected = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
-    number = len(passes)
-    assert number > 3
-    passes.clear()
     breaks = part
     kept = FEW | {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
     with pytest.raises(KeyboardInterrupt):
@@ -222,9 +239,9 @@ def test_a_table_that_is_kept_whole_is_like_an_array(rows, table, monkeypatch):
     assert found.log_evidence == expected.log_evidence
 
 
-def test_values_given_replace_the_search_for_a_mode(table, monkeypatch, tmp_path):
+def test_values_given_replace_the_search_for_a_mode(table, whole, monkeypatch):
     """Whether far off, or what another fit found."""
-    expected = sidebayes.fit("gmm", table, engine=ENGINE, **FEW)
+    expected, _ = whole
     start = dict(expected.params)
     start["mean"] = start["mean"] + 0.3
     start["variance"] = 1.5 * start["variance"]

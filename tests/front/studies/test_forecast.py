@@ -63,6 +63,18 @@ def test_every_later_row_after_every_visit(missing):
     np.testing.assert_allclose(one["upper"], norm.ppf(0.95, one["mean"], one["sd"]))
 
 
+def test_columns_are_those_of_the_fit_by_name():
+    table = series(8, seed=3)
+    y, x, z, names = rows_of(table)
+    fixed, random = (pd.DataFrame(v, columns=[f"c{n}" for n in range(v.shape[1])]) for v in (x, z))
+    fit = sb.fit("mixed_effects", y, fixed, random, names, engine="map", progress=False)
+    turned = (one[one.columns[::-1]] for one in (fixed, random))
+    found, plain = forecast(fit, y, *turned, names), forecast(fit, y, x, z, names)
+    pd.testing.assert_frame_equal(found, plain)
+    with pytest.raises(ValueError, match=r"fixed lacks \['c0'\]"):
+        forecast(fit, y, fixed.rename(columns={"c0": "odd"}), random, names)
+
+
 def test_bands_of_classes_far_apart():
     away = Population([50.0], [[1.0]], 0.5)
     one, here = np.ones((1, 1)), Population([0.0], [[1.0]], 0.5)

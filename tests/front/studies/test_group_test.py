@@ -249,6 +249,7 @@ X, LABELS = RNG.normal(size=(8, 5, 2)), [0] * 4 + [1] * 4
         ({"groups": range(8)}, "every group has one individual"),
         ({"groups": [0] * 4 + [None] * 4}, "individual 4 has no group"),
         ({"groups": [0, 0, 1, 1]}, "8 individuals and groups has 4"),
+        ({"groups": [0] * 5}, "8 individuals and groups has 5"),
         ({"groups": "sex"}, "'sex' is no covariate"),
         ({"shapes": np.zeros(8)}, r"shapes has shape \(8,\)"),
         ({"shapes": np.full((8, 2), np.nan)}, r"shapes\[0, 0\] = nan, the first of 16"),

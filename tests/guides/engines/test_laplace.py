@@ -13,11 +13,13 @@ import pytest
 from numpyro.distributions import constraints
 from scipy import stats
 from scipy.optimize import minimize
+from scipy.special import gammaln, ive
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.optimisers.laplace import Laplace
 from sidebayes.guides.engines.problem.importance import log_mean_weight, pareto_k, quality
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.manifolds.directions import sample_direction
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
@@ -189,6 +191,34 @@ def test_pareto_k_tells_heavy_tails():
     assert quality(0.9, 4000, 0.95)[0]
     assert log_mean_weight(np.log([1.0, 3.0]))[0] == pytest.approx(np.log(2))
     assert log_mean_weight(np.log([1.0, 3.0]))[1] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("size", [3, 6])
+def test_directions_are_apart_from_the_lengths_of_their_vectors(size):
+    """Against the von Mises-Fisher law that the posterior is; lengths are chi, whatever the data."""
+    strength = 800.0
+    toward = np.linspace(1.0, 2.0, size) / np.linalg.norm(np.linspace(1.0, 2.0, size))
+
+    def model():
+        mean = sample_direction("mean", size)
+        numpyro.factor("pull", strength * (mean @ toward))
+
+    found = Laplace(num_draws=4000).run(Problem(model, (), {}))
+    assert found.status.converged, found.status.message
+    points = found.draws["mean"][0]
+    across = points - (points @ toward)[:, None] * toward
+    order = size / 2 - 1
+    ratio = ive(order + 1, strength) / ive(order, strength)
+    exact = ratio / strength  # variance of a coordinate across the mean
+    assert (across**2).sum(axis=1).mean() / (size - 1) == pytest.approx(exact, rel=0.04)
+    lengths = np.linalg.norm(found.draws["mean_vector"][0], axis=1)
+    assert stats.kstest(10 * lengths**2, stats.chi2(10 + size).cdf).pvalue > 1e-3
+    log_evidence = np.log(ive(order, strength)) + strength - order * np.log(strength / 2)
+    log_evidence += gammaln(order + 1)
+    assert found.log_evidence.value == pytest.approx(log_evidence, abs=0.02)
+    assert log_mean_weight(found.sample_stats["log_weight"][0])[0] == pytest.approx(
+        log_evidence, abs=0.01
+    )
 
 
 @pytest.mark.parametrize("bad", [{"num_draws": 10}, {"num_restarts": 0}, {"tol": -1.0}])

@@ -37,13 +37,13 @@ class Blocks:
         return X[self.ends[number] : self.ends[number + 1]]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _float64():
     with jax.enable_x64(True):
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def table():
     """In passes of five batches that are not of one size; forty rows are kept."""
     seen = look_over(Blocks(), 40, seed=0, progress=False)
@@ -57,7 +57,7 @@ def table():
     return TableDensity(data, free, Clock())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def exact(table):
     """Log density of all rows and its slope; coordinates are in units of the rows that are kept."""
     _, unravel = jax.flatten_util.ravel_pytree(table.template)
@@ -137,7 +137,7 @@ def test_densities_of_draws(table, exact):
 
 def test_what_errors_have_in_common_is_left_out_of_their_spread(table):
     centre, other = points(table, 2)
-    found = table.around(centre, np.stack([other, other]), table.drawn(69, 3, [0]), nothing)
+    found = table.around(centre, np.stack([other] * 3), table.drawn(69, 3, [0]), nothing)
     assert found.error > 1e-3
     assert found.spread == pytest.approx(0.0, abs=1e-12)
 

@@ -273,11 +273,11 @@ def test_what_is_not_conjugate_says_why():
     assert drawn_from(constrained_em, must) == (gaussians | {"weights"}, "")
     assert "partition function" in drawn_from(constrained_em, LINKS)[1]
     own = drawn_from(ppc, LINKS, reading="relation", component=lone)
-    assert own == ({"weights"}, "level belong to no block")
+    assert own == ({"weights"}, "level belongs to no block")
     flips = {"reading": "relation", "flip_rate": dist.Uniform(0.0, 0.5)}
     assert drawn_from(ppc, LINKS, **flips) == (
         gaussians | {"weights"},
-        "flip_rate have no update in closed form under their prior",
+        "flip_rate has no update in closed form under the prior",
     )
     with pytest.raises(ValueError, match="prior='flat' leaves no posterior"):
         drawn_from(ppc, LINKS, prior="flat")

@@ -151,7 +151,7 @@ def test_weights_of_a_field_are_points():
 def test_result_says_what_is_a_point(tmp_path):
     found = fit(models.learned_scale, POINTS[:, None])
     assert found.log_evidence is None
-    assert "; points: tau (tau belong to no block), so that" in str(found.status)
+    assert "; points: tau (belongs to no block), so that" in str(found.status)
     assert "given the points, Pareto k-hat" in str(found.status)
     table = found.summary()
     assert list(table.index[table["point"]]) == ["tau"]

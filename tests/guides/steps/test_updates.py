@@ -29,6 +29,7 @@ from sidebayes.models.constrained_kmeans import constrained_kmeans
 from sidebayes.models.gmm import gmm
 from sidebayes.models.pair_mixture import pair_mixture
 from sidebayes.models.ppc import ppc
+from sidebayes.models.trajectories import trajectories
 
 from tests.support.basics import best_trace, closed_step, slope_in_simplex, without_blocks
 
@@ -257,7 +258,15 @@ def test_a_block_that_no_data_learn_from_has_no_update():
 
     plan = plan_updates(Problem(idle, (jnp.asarray(X[:, 0]),)))
     assert parts_of(plan) == []
-    assert plan.lacking == ("weights enter no observed site that integrates labels out",)
+    assert plan.lacking == ("weights enters no observed site that integrates labels out",)
+
+
+def test_what_several_blocks_lack_is_said_once():
+    y, t = jnp.asarray(X[:6, 0]), jnp.arange(6.0)
+    plan = plan_updates(Problem(trajectories, (y, t), {"num_clusters": 2}))
+    assert plan.lacking == (
+        "amplitude, length_scale, noise have no update in closed form under the prior",
+    )
 
 
 def test_one_block_learns_from_two_observed_sites():
