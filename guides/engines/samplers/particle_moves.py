@@ -221,7 +221,7 @@ def move_particles(
         chance = jnp.where(jnp.isnan(chance), 0.0, chance)
         return jax.tree.map(partial(jnp.where, uniform < chance), end, place), chance
 
-    scales = jnp.log2(spreads.max(axis=1) / spreads.min(axis=1)).max()
+    scales = jnp.abs(_trend(jnp.log2(spreads).mean(axis=0))).max()
     # the likelihood is of all directions, and does not show the few that remember longest
     fewest = max(kept - 1, min(width // 2, num_mutations))
     least = jnp.clip(jnp.square(2 * scales), fewest, _MORE * num_mutations)
@@ -345,6 +345,12 @@ def _shells(white: Array, likelihood: Array, number: int) -> tuple[Array, Array]
     count = jnp.maximum(member.sum(axis=0), 1)[:, None]
     mean, square = member.T @ white / count, member.T @ white**2 / count
     return jnp.sqrt(jnp.maximum(square - mean**2, _LEAST_SPREAD**2)), edges
+
+
+def _trend(values: Array) -> Array:
+    """Rise from the first row to the last, by least squares."""
+    place = jnp.linspace(-0.5, 0.5, len(values))
+    return place @ values / jnp.maximum(place @ place, jnp.finfo(values.dtype).tiny)
 
 
 def _root(particles: Array) -> Array:
