@@ -95,11 +95,41 @@ def two_modes() -> Known:
     return Known(model, (y,), float(peaks + rest))
 
 
+def vague(spread: float) -> Known:
+    """Coefficients under a prior far wider than the noise, whose scale is unknown.
+
+    Tempered posteriors are funnels.
+    """
+    x = np.random.default_rng(0).normal(size=(ROWS, 4))
+    x[:, 0] = 1.0
+    y = x @ [0.5, 1.0, 2.0, -1.0] + np.random.default_rng(1).normal(size=ROWS)
+
+    def model(
+        y: Annotated[ArrayLike, "rows"],
+        x: Annotated[ArrayLike, "rows columns"],
+    ) -> None:
+        beta = numpyro.sample("beta", dist.Normal(0.0, spread).expand([4]).to_event(1))
+        noise = numpyro.sample("noise", dist.HalfNormal(WIDE))
+        with numpyro.plate("rows", ROWS):
+            numpyro.sample("y", dist.Normal(jnp.asarray(x) @ beta, noise), obs=y)
+
+    def log_density(noise: float) -> float:
+        cover = spread**2 * x @ x.T + noise**2 * np.eye(ROWS)
+        normal = stats.multivariate_normal(np.zeros(ROWS), cover)
+        return float(normal.logpdf(y) + stats.halfnorm(scale=WIDE).logpdf(noise))
+
+    top = log_density(1.0)
+    mass = integrate.quad(lambda noise: np.exp(log_density(noise) - top), 0.4, 3.0)[0]
+    return Known(model, (y, x), float(np.log(mass) + top))
+
+
 POSTERIORS: dict[str, Callable[[], Known]] = {
     "regression, rho = 0": lambda: regression(0.0),
     "regression, rho = 0.9": lambda: regression(0.9),
     "regression, rho = 0.99": lambda: regression(0.99),
     "regression, 20 terms": lambda: regression(0.5, 20),
+    "vague prior": lambda: vague(100.0),
+    "vaguer prior": lambda: vague(1000.0),
     "Cauchy prior": cauchy,
     "two modes": two_modes,
 }

@@ -11,7 +11,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
-__all__ = ["KERNELS", "Walk", "each_particle", "first_step", "move_particles", "num_chains"]
+__all__ = [
+    "KERNELS",
+    "Walk",
+    "each_particle",
+    "first_step",
+    "move_particles",
+    "num_chains",
+    "num_shells",
+]
 
 _TARGET = {"hmc": 0.7, "random_walk": 0.25}
 """Acceptance probability that the step size is adapted to, by kernel."""
@@ -41,6 +49,15 @@ _INDEPENDENT = 0.25
 
 _FORGOTTEN = 0.1
 """Correlation of the log likelihood with what it was where they started, below which they have."""
+
+_MOST_SHELLS, _IN_SHELL = 8, 50
+"""Ranges of the log likelihood, and particles for each, whose spreads steps are scaled by in turn."""
+
+_LEAST_SPREAD = 1e-4
+"""Of a shell, in standard deviations of all particles."""
+
+_MORE = 10
+"""Times the maximum number of moves that are made at most in a funnel."""
 
 _SIDE_BY_SIDE = 16
 """Particles that a processor moves in step; more are slower."""
@@ -75,7 +92,9 @@ class Walk(NamedTuple):
     key : Array
     place : _Place
         With an axis of chains in front.
-    step_size, acceptance : Array, shape ()
+    step_size : Array, shape (num_shells,)
+    acceptance : Array, shape ()
+        Of steps for the shell that a chain is in.
     trail : Array, shape (num_kept, num_chains, num_coordinates)
         The last states; that after m moves is at m modulo num_kept.
     likelihood : Array, shape (num_kept, num_chains)
@@ -108,6 +127,11 @@ def num_chains(num_particles: int, num_mutations: int) -> int:
     return -(-num_particles // _num_kept(num_mutations))
 
 
+def num_shells(num_particles: int) -> int:
+    """Ranges of the log likelihood with spreads of their own."""
+    return max(1, min(_MOST_SHELLS, num_particles // _IN_SHELL))
+
+
 def _num_kept(num_mutations: int) -> int:
     return min(_KEPT, num_mutations + 1)
 
@@ -132,6 +156,12 @@ def move_particles(
     n / 5 move, and their last five states take the place of all (Dau and Chopin 2022). Coordinates are
     those in which the other half of the particles has unit covariance: in those of its own, directions in
     which particles lie too far out by chance are forgotten sooner than those in which they lie too near.
+
+    Steps are as wide as the other half spreads within a range of the log likelihood, a shell, that is drawn
+    anew for every move: where a scale is unknown, particles of small scale lie a thousand times as near to
+    one another as those of large scale, and steps of one size would never lead there (Neal's funnel). A walk
+    over scales of a factor :math:`2^k` takes some :math:`(2k)^2` moves there and back; so many are made, up
+    to ten times `num_mutations`.
 
     Parameters
     ----------
@@ -164,9 +194,16 @@ def move_particles(
     centres, roots = parts.mean(axis=1), jax.vmap(_root)(parts)
     half = (chosen >= total // 2).astype(int)
     start, begun = cloud[chosen], likelihood[chosen]
-    white = jax.vmap(lambda h, x: solve_triangular(roots[h], x - centres[h], lower=True))(
-        half, start
-    )
+
+    def inward(h: Array, x: Array) -> Array:
+        return solve_triangular(roots[h], x - centres[h], lower=True)
+
+    white, shells = jax.vmap(inward)(half, start), num_shells(total)
+    likelihoods = likelihood[total // 2 :], likelihood[: total - total // 2]
+    told = [
+        _shells(jax.vmap(partial(inward, h))(parts[h]), likelihoods[h], shells) for h in range(2)
+    ]
+    spreads, edges = map(jnp.stack, zip(*told, strict=True))
 
     def outward(h: Array, z: Array) -> Array:
         return centres[h] + roots[h] @ z
@@ -184,33 +221,42 @@ def move_particles(
         chance = jnp.where(jnp.isnan(chance), 0.0, chance)
         return jax.tree.map(partial(jnp.where, uniform < chance), end, place), chance
 
+    scales = jnp.abs(_trend(jnp.log2(spreads).mean(axis=0))).max()
+    # the likelihood is of all directions, and does not show the few that remember longest
+    fewest = max(kept - 1, min(width // 2, num_mutations))
+    least = jnp.clip(jnp.square(2 * scales), fewest, _MORE * num_mutations)
+
     def unfinished(walk: Walk) -> Array:
         # weights depend on the likelihood only, draws on all coordinates
         held = walk.memory > _FORGOTTEN
         held |= (temperature >= 1) & (walk.correlation > _INDEPENDENT)
-        # the likelihood is of all directions, and does not show the few that remember longest
-        least = max(kept - 1, min(width // 2, num_mutations))
         return (walk.moves < least) | (held & (walk.moves < num_mutations))
 
     def step(walk: Walk) -> Walk:
-        key, vary, turn, take = jax.random.split(walk.key, 4)
+        key, vary, turn, take, pick = jax.random.split(walk.key, 5)
         # the first one goes nowhere: densities are compiled only once
         moves = walk.moves >= 0
         spread = jax.random.uniform(vary, (number,), minval=-_VARIED, maxval=_VARIED)
-        sizes = jnp.where(moves, walk.step_size * jnp.exp(spread), 0.0)
-        count = jnp.clip(jnp.ceil(_LENGTH / walk.step_size), 1, num_leapfrog).astype(int)
+        shell = jax.random.randint(pick, (number,), 0, shells)
+        sizes = jnp.where(moves, walk.step_size[shell] * jnp.exp(spread), 0.0)
+        sizes = sizes[:, None] * spreads[half, shell]
+        count = jnp.clip(jnp.ceil(_LENGTH / walk.step_size.mean()), 1, num_leapfrog).astype(int)
         count = jnp.where(moves, count, 1)
         speeds, uniform = jax.random.normal(turn, white.shape), jax.random.uniform(take, (number,))
         given = half, walk.place, speeds, sizes, uniform
         place, chance = each_particle(lambda given: move((count, *given)), given)
-        acceptance = chance.mean()
-        rate = jnp.where(moves, jnp.exp(_GAIN * (acceptance - _TARGET[kernel])), 1.0)
+        # steps need not suit particles of other shells
+        own = shell == jax.vmap(jnp.searchsorted)(edges[half], walk.place.likelihood)
+        member = own[:, None] & (shell[:, None] == jnp.arange(shells))
+        excess = jnp.where(member, chance[:, None] - _TARGET[kernel], 0.0).sum(axis=0)
+        excess = excess / jnp.maximum(member.sum(axis=0), 1)
+        rate = jnp.where(moves, jnp.exp(_GAIN * excess), 1.0)
         slot = (walk.moves + 1) % kept
         return Walk(
             key=key,
             place=place,
             step_size=jnp.minimum(walk.step_size * rate, _LONGEST_STEP),
-            acceptance=acceptance,
+            acceptance=jnp.where(own, chance, 0.0).sum() / jnp.maximum(own.sum(), 1),
             correlation=jax.vmap(_correlation, 1)(white, place.white).max(),
             trail=walk.trail.at[slot].set(place.white),
             likelihood=walk.likelihood.at[slot].set(place.likelihood),
@@ -290,6 +336,21 @@ def _correlation(first: Array, second: Array) -> Array:
     )
     size = jnp.sqrt(jnp.square(first).sum() * jnp.square(second).sum())
     return jnp.where(size > 0, (first * second).sum() / jnp.where(size > 0, size, 1.0), 1.0)
+
+
+def _shells(white: Array, likelihood: Array, number: int) -> tuple[Array, Array]:
+    """Spread of the coordinates in each shell of the log likelihood, and the values between shells."""
+    edges = jnp.quantile(likelihood, jnp.arange(1, number) / number)
+    member = jnp.searchsorted(edges, likelihood)[:, None] == jnp.arange(number)
+    count = jnp.maximum(member.sum(axis=0), 1)[:, None]
+    mean, square = member.T @ white / count, member.T @ white**2 / count
+    return jnp.sqrt(jnp.maximum(square - mean**2, _LEAST_SPREAD**2)), edges
+
+
+def _trend(values: Array) -> Array:
+    """Rise from the first row to the last, by least squares."""
+    place = jnp.linspace(-0.5, 0.5, len(values))
+    return place @ values / jnp.maximum(place @ place, jnp.finfo(values.dtype).tiny)
 
 
 def _root(particles: Array) -> Array:

@@ -31,7 +31,14 @@ from ..problem.density import approximation, as_numpy
 from ..problem.importance import evidence_below
 from ..steps.starts import random_keys
 from .folding import Folding, find_folding, numberings
-from .particle_moves import KERNELS, each_particle, first_step, move_particles, num_chains
+from .particle_moves import (
+    KERNELS,
+    each_particle,
+    first_step,
+    move_particles,
+    num_chains,
+    num_shells,
+)
 from .particles import (
     Tails,
     check_prior,
@@ -69,7 +76,8 @@ class _Cloud(NamedTuple):
     temperature : Array, shape ()
     log_evidence, variance : Array, shape ()
         Variance of the log evidence, from that of the weights.
-    step_size, acceptance : Array, shape ()
+    step_size : Array, shape (num_shells,)
+    acceptance : Array, shape ()
     correlation, memory : Array, shape ()
         Of the worst coordinate, and of the log likelihood, with what they were before the last moves.
     moves : Array, shape ()
@@ -121,7 +129,8 @@ class SMC(KeptEngine):
         the acceptance.
     num_mutations : int
         Maximum number of moves of each chain at each temperature. Half as many as there are coordinates
-        are made at least, up to this maximum.
+        are made at least, up to this maximum; and up to ten times as many where particles of high likelihood
+        lie much closer together than others, as under a vague prior beside an unknown scale.
     num_leapfrog : int
         Maximum number of leapfrog steps of a Hamiltonian move.
     target_ess : float
@@ -257,7 +266,7 @@ class SMC(KeptEngine):
                 temperature=zero,
                 log_evidence=zero,
                 variance=zero,
-                step_size=zero + first_step(self.kernel, width),
+                step_size=jnp.full(num_shells(self.num_particles), first_step(self.kernel, width)),
                 acceptance=zero,
                 correlation=zero,
                 memory=zero,

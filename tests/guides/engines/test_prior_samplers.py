@@ -213,6 +213,14 @@ def test_evidence_of_many_coefficients_is_not_too_low():
     assert fit.log_evidence.standard_error < 0.065
 
 
+def test_evidence_under_a_vague_prior_beside_an_unknown_scale():
+    """It was 1.1 too low with a stated error of .2, as particles of small scale had steps of large ones."""
+    known = evidence.vague(100.0)
+    fit = sb.fit(known.model, *known.data, engine=SMC(num_runs=8), seed=0, progress=False)
+    assert abs(fit.log_evidence.value - known.log_evidence) < 3 * fit.log_evidence.standard_error
+    assert fit.log_evidence.standard_error < 0.2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [SMC(num_particles=500), NestedSlice(num_live=200, num_delete=40)]
