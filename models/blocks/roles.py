@@ -151,16 +151,12 @@ class Role:
     omissible : bool
         Whether new rows may lack a table that those of the fit have; see `Omissible`.
     like : str
-<<<<<<< HEAD
         Option whose columns or classes these are, empty for none; see `Like`.
     own_frame : str
         Argument whose groups of rows lie in a frame each, empty for none; see `OwnFrame`.
-=======
-        Option whose columns a table has, empty for none; see `Like`.
     whole : bool
         Whether integers of a table stay integers, which may be categories or indices: in the user's own
         models, unless jaxtyping says ``Float``.
->>>>>>> m2
     """
 
     name: str
@@ -174,11 +170,8 @@ class Role:
     missing: bool = False
     omissible: bool = False
     like: str = ""
-<<<<<<< HEAD
     own_frame: str = ""
-=======
     whole: bool = False
->>>>>>> m2
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
         """Check data beside others and options at hand; see `Checked` and `Chosen`."""

@@ -56,8 +56,8 @@ _AT_REST = 1e-7
 """Gradient, relative to the loss, below which a climb that gets no further is held up by rounding alone."""
 
 _SPENT, _GENTLE = 1e-9, 1e-4
-"""Gain of log density that the next step promises, in nats, and gradient, relative to the loss, below which the
-same holds: what a step promises means little where the slope is steep."""
+"""Gain of log density that the next step promises, in nats, and gradient, relative to the loss, below which
+the same holds: what a step promises means little where the slope is steep."""
 
 _PATIENCE = 8
 """Gradients after which steps of Newton, whose convergence is quadratic, show whether they gain."""
@@ -381,8 +381,12 @@ def _ended(
 
 def _is_flat(search: Search, tol: ArrayLike) -> Array:
     """Whether the gradient is small, relative to the loss, and leads hardly further up."""
-    relative = jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
-    return (relative <= tol) & is_little(search.promised, search.value, tol)
+    return (_relative(search) <= tol) & is_little(search.promised, search.value, tol)
+
+
+def _relative(search: Search) -> Array:
+    """Largest entry of the gradient, relative to the loss."""
+    return jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
 
 
 def _held_up(search: Search, history: Array) -> Array:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
+from jax.typing import ArrayLike
 
 __all__ = [
     "KERNELS",
@@ -195,7 +196,7 @@ def move_particles(
     half = (chosen >= total // 2).astype(int)
     start, begun = cloud[chosen], likelihood[chosen]
 
-    def inward(h: Array, x: Array) -> Array:
+    def inward(h: ArrayLike, x: Array) -> Array:
         return solve_triangular(roots[h], x - centres[h], lower=True)
 
     white, shells = jax.vmap(inward)(half, start), num_shells(total)
