@@ -51,6 +51,12 @@ a support a slope falls by e with every unit where the density is smooth in the 
 _STEEP = 1e-6
 """Slope, relative to the log density, above which a density is said to grow."""
 
+_OUT_OF_SIGHT = 20.0
+"""Coordinates further out than this are parameters of less than 2e-9; ends there are compared."""
+
+_APART, _RISE = 0.1, 0.5
+"""Median difference of neighbouring densities of ends, in nats, and their growth with every unit outwards."""
+
 _NONE_LEFT = 0.003
 """Share of a simplex that counts as none where a coordinate is far out."""
 
@@ -254,7 +260,23 @@ def judged(
         kind = np.where(near < 0, LOST, kind)
         for end, group, one in zip(ends, moved, kind, strict=True):
             kinds[end, group] = one[group]
+        for spot in np.flatnonzero(far.any(axis=0)):
+            alike = far[:, spot] & np.isin(kinds[:, spot], (INSIDE, RUNAWAY))
+            alike &= np.abs(points[:, spot]) > _OUT_OF_SIGHT
+            if _grows(np.abs(points[alike, spot]), values[alike]):
+                kinds[alike, spot] = RUNAWAY
     return Ends(problem, where, points, kinds)
+
+
+def _grows(distance: NDArray, values: NDArray) -> bool:
+    """Whether densities of ends far out differ, and are the higher the further out they are.
+
+    Where a scale and what it scales vanish together, the slope in either of them alone does not tell.
+    """
+    if len(values) < 2 or np.median(np.diff(np.sort(values))) < _APART or np.ptp(distance) == 0:
+        return False
+    rise, _ = np.polyfit(distance, values, 1)
+    return bool(rise > _RISE)
 
 
 def climbed_inside(

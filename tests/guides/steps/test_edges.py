@@ -17,6 +17,7 @@ from sidebayes.guides.engines.optimisers.optimise import MAP, Newton
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.guides.engines.problem.prior_draws import prior_draws
 from sidebayes.guides.engines.steps.climbs import at_rest
+from sidebayes.guides.engines.steps.edges import _grows
 from sidebayes.guides.engines.steps.lbfgs import search_step, start_search
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
@@ -126,6 +127,28 @@ def test_a_density_without_bound_has_no_mode(engine, value):
     assert not result.status.converged
     assert "found no mode" in result.status.message
     assert f"grows without bound towards p = {value}" in result.status.message
+
+
+def unit_means(y):
+    spread = numpyro.sample("spread", dist.HalfNormal(5.0))
+    with numpyro.plate("units", len(y)):
+        mean = numpyro.sample("mean", dist.Normal(0.0, spread))
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("engine", [EM(), MAP()], ids=str)
+def test_a_scale_that_vanishes_with_what_it_scales_has_no_mode(engine):
+    """The slope in the scale alone is zero at the ends, which differ as far as the climbs got."""
+    result = engine.run(Problem(unit_means, (jnp.linspace(-1.0, 1.0, 8),)), seed=0)
+    assert not result.status.converged
+    assert "grows without bound towards spread = 0" in result.status.message
+
+
+def test_ends_far_out_that_agree_are_modes():
+    distance = np.array([30.0, 30.1, 30.2, 29.9])
+    assert not _grows(distance, np.array([5.0, 5.0, 5.0, 1.0]))
+    assert not _grows(distance, np.array([5.0, 1.0, 3.0, 7.0]))
+    assert _grows(distance, 4 * distance)
 
 
 @pytest.mark.parametrize(("widest", "on_bound"), [(0.01, True), (1e4, False)])
