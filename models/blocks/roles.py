@@ -285,7 +285,8 @@ def signature_of(model: Callable[..., None]) -> Signature:
         positional = len(data)
     _refuse_misspelt(data)
     if not str(getattr(_function(model), "__module__", "")).startswith("sidebayes.models"):
-        data = [replace(r, whole=r.name not in _floats(hints)) for r in data]
+        floats = _floats(hints)
+        data = [replace(r, whole=r.kind == "table" and r.name not in floats) for r in data]
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     truncates = _is_noted(hints.get("num_clusters"), Truncation)
     held = tuple(name for name in options if _is_noted(hints.get(name), Held))

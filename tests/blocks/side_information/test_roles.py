@@ -37,8 +37,8 @@ def test_annotated_tables():
 
     found = signature_of(model)
     assert found.data == (
-        Role("y", "table", ("rows", "outputs"), required=True, declared=True),
-        Role("times", "table", ("rows",), required=False, declared=True),
+        Role("y", "table", ("rows", "outputs"), required=True, declared=True, whole=True),
+        Role("times", "table", ("rows",), required=False, declared=True, whole=True),
     )
     assert found.options == ("num_clusters", "scale")
     assert (found.positional, found.open) == (2, False)
@@ -111,7 +111,7 @@ def test_a_model_without_annotations_follows_the_convention():
 
     found = signature_of(model)
     assert found.data == (
-        Role("x", "table", ("points", "features"), required=True, declared=False),
+        Role("x", "table", ("points", "features"), required=True, declared=False, whole=True),
         Role("links", "links", ("points",), required=False, declared=False),
     )
     assert found.options == ("scale",)
