@@ -173,7 +173,7 @@ def move_particles(
         Equally weighted, in an order such that every fifth is a sample as even as all.
     likelihood : Array, shape (num_particles,)
         Log likelihood there.
-    step_size : Array, shape ()
+    step_size : Array, shape (num_shells,)
     key : Array
     kernel, num_mutations, num_leapfrog
         See `SMC`.
