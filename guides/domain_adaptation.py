@@ -15,7 +15,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
-from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels, as_partial_labels
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
@@ -241,7 +241,7 @@ def _class_numbers(
     labels: ArrayLike | PartialLabels, num_points: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
     """Classes from 0 on, none of which is missing, and their names, if they have some."""
-    told = labels if isinstance(labels, PartialLabels) else PartialLabels(labels)  # type: ignore[arg-type]
+    told = as_partial_labels(labels)
     found, names = told.values, told.names
     if found.shape != (num_points,):
         raise ValueError(

@@ -247,10 +247,11 @@ class ComponentwiseEM(KeptEngine):
             structure = at.structure
             good = jnp.isfinite(value)
             same = structure == state.structure
-            size, rounding = 1 + jnp.abs(value), rounding_of(value)
-            fell = same & ~state.plain & (value < state.value - max(_ROUNDING, rounding) * size)
+            rounding = rounding_of(value)
+            least = jnp.maximum(_ROUNDING * (1 + jnp.abs(value)), rounding)
+            fell = same & ~state.plain & (value < state.value - least)
             gain = jnp.abs(value - state.value)
-            settled = same & ~fell & (gain <= jnp.maximum(tol * at.size, rounding * size))
+            settled = same & ~fell & (gain <= jnp.maximum(tol * at.size, rounding))
             cut = state.steps >= most
             rests = good & ~fell & (settled | cut)
             better = rests & (length > state.best_value)

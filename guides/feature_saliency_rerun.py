@@ -61,7 +61,7 @@ def _climb(names: Sites, problem: Problem) -> Callable:
 
         def goes_on(state: tuple) -> Array:
             number, _, value, last = state
-            least = jnp.maximum(tol * size, rounding_of(value) * (1 + jnp.abs(value)))
+            least = jnp.maximum(tol * size, rounding_of(value))
             return (number < max_steps) & ~(jnp.abs(value - last) <= least)
 
         size, unknown = weighed(start).size, jnp.asarray(jnp.nan)

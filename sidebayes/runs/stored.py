@@ -225,7 +225,8 @@ def other_densities(tree: xr.DataTree, run: Run) -> str | None:
     run : Run
         Its model has the sites of the tree.
     """
-    if tree.attrs.get("sidebayes_identity", "") in {_identity(run)} - {""}:
+    identity = _identity(run)
+    if identity and identity == tree.attrs.get("sidebayes_identity"):
         return None
     sites = {str(n): v.to_numpy()[0, :1] for n, v in tree["posterior"].data_vars.items()}
     stored = {

@@ -23,7 +23,7 @@ from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, log_joint
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
-from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels, as_partial_labels
 from sidebayes.models.domain_adaptation import domain_adaptation
 
 from ..api import fit
@@ -186,7 +186,7 @@ def select_adaptation(
 def _labels(name: str, values: ArrayLike | PartialLabels, size: int) -> PartialLabels:
     """Classes, one per row."""
     try:
-        found = values if isinstance(values, PartialLabels) else PartialLabels(values)  # type: ignore[arg-type]
+        found = as_partial_labels(values)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
     if found.values.shape != (size,):

@@ -17,7 +17,7 @@ from sidebayes.models.blocks.classes.anchors import Anchors
 from sidebayes.models.blocks.classes.prototype_block import prototype_prior
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.components.gaussian_prior import resolve_prior
-from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels, as_partial_labels
 
 from ..api import fit
 from ..common.fields import Range, check_integer, check_number
@@ -251,7 +251,7 @@ def _known_to(base: Fit, known: ArrayLike | PartialLabels) -> PartialLabels:
     if base.method != "moe":
         raise ValueError(f"base is a fit of {base.method}; pass one of 'moe', or leave it out")
     told: PartialLabels | None = base.run.data.get("known")
-    given = known if isinstance(known, PartialLabels) else PartialLabels(known)  # type: ignore[arg-type]
+    given = as_partial_labels(known)
     if told is not None:
         given = given.under(told.names, "known", "base")
     if told is None or not np.array_equal(given.values, told.values):

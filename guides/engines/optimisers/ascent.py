@@ -391,7 +391,7 @@ def _relative(search: Search) -> Array:
 
 def _held_up(search: Search, history: Array) -> Array:
     """Whether steps of Newton have nothing left to gain, and have gained nothing, but for rounding."""
-    rounding = rounding_of(search.value) * (1 + jnp.abs(search.value))
+    rounding = rounding_of(search.value)
     before = history[jnp.maximum(search.steps - 1 - _PATIENCE, 0)]
     still = jnp.abs(-search.value - before) <= rounding
     return (search.steps > _PATIENCE) & still & (search.promised <= rounding)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..steps.climbs import rounding_of
+
 __all__ = ["climb_all"]
 
 _SLOPE = 1e-4
@@ -67,9 +69,8 @@ def climb_all(
         inverse = turn @ inverse @ np.swapaxes(turn, 1, 2)
         inverse += (rate[:, None] * moved)[:, :, None] * moved[:, None, :]
         with np.errstate(invalid="ignore"):
-            size = 1 + np.abs(value)
-            least = np.maximum(np.minimum(_GAIN * size, _SMALL), 4 * np.finfo(float).eps * size)
-            going &= new_value - value > least
+            least = np.minimum(_GAIN * (1 + np.abs(value)), _SMALL)
+            going &= new_value - value > np.maximum(least, rounding_of(value))
         points, value, slope = new, new_value, new_slope
         if not going.any():
             break

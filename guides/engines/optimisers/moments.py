@@ -165,7 +165,7 @@ def judge_draws(
 def _rounding(log_weights: NDArray) -> float:
     """Rounding errors that log densities of a size have, in the precision of the fit."""
     value = jnp.asarray(np.abs(log_weights[np.isfinite(log_weights)]).max(initial=0.0))
-    return rounding_of(value) * float(value)
+    return float(rounding_of(value))
 
 
 def _one_sign(

@@ -36,6 +36,7 @@ __all__ = [
     "evaluated",
     "mixing_log_weights",
     "outside_support",
+    "plain_support",
     "support_name",
     "trace_anywhere",
     "unlikely_weights",
@@ -86,8 +87,7 @@ def outside_support(
 
 def _described(support: Any) -> str:
     """A constraint in a word or two, with its bounds where these are single numbers."""
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
+    support = plain_support(support)
     bounds = [
         f"{float(np.asarray(bound).ravel()[0]):g}" if np.unique(bound).size == 1 else "by entry"
         for end in ("lower_bound", "upper_bound")
@@ -99,9 +99,7 @@ def _described(support: Any) -> str:
 
 def _first(value: NDArray, spot: tuple[int, ...], support: Any) -> str:
     """Where the first value outside a support is, and what it is."""
-    base, event = support, value[spot]
-    while hasattr(base, "base_constraint"):
-        base = base.base_constraint
+    base, event = plain_support(support), value[spot]
     if event.ndim and base.event_dim == 0:  # entries have supports of their own
         with np.errstate(invalid="ignore"):
             inside = evaluated(lambda: base(jnp.asarray(event)) & jnp.isfinite(event))
@@ -153,11 +151,16 @@ def unlikely_weights(log_weights: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def support_name(support: Any) -> str:
-    """A constraint in a word or two."""
+def plain_support(support: Any) -> Any:
+    """The constraint of single entries or events that one of several is made of."""
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
-    return type(support).__name__.strip("_").lower()
+    return support
+
+
+def support_name(support: Any) -> str:
+    """A constraint in a word or two."""
+    return type(plain_support(support)).__name__.strip("_").lower()
 
 
 def check_values(problem: Problem) -> None:

@@ -349,9 +349,10 @@ def _shells(white: Array, likelihood: Array, number: int) -> tuple[Array, Array]
 
 
 def _trend(values: Array) -> Array:
-    """Rise from the first row to the last, by least squares."""
-    place = jnp.linspace(-0.5, 0.5, len(values))
-    return place @ values / jnp.maximum(place @ place, jnp.finfo(values.dtype).tiny)
+    """Rise from the first row to the last, by least squares; zero of a single row."""
+    last = len(values) - 1
+    place = jnp.arange(last + 1) - last / 2
+    return last * (place @ values) / jnp.maximum(place @ place, 1)
 
 
 def _root(particles: Array) -> Array:

@@ -83,7 +83,7 @@ def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tu
     ahead = jnp.where(jnp.isfinite(gain_before), ahead, jnp.inf)
     most = jnp.maximum(jnp.abs(gain), jnp.abs(ahead))
     near = most <= tol * jnp.minimum(size, _MOST)
-    return near | (jnp.abs(gain) <= rounding_of(value) * size), gain
+    return near | (jnp.abs(gain) <= rounding_of(value)), gain
 
 
 def is_little(gain: Array, value: Array, tol: ArrayLike) -> Array:
@@ -98,12 +98,12 @@ def is_little(gain: Array, value: Array, tol: ArrayLike) -> Array:
         In nats; half the slope along a step of Newton's method is what it promises.
     tol : ArrayLike, shape ()
     """
-    return gain <= jnp.maximum(tol * _MOST, rounding_of(value) * (1 + jnp.abs(value)))
+    return gain <= jnp.maximum(tol * _MOST, rounding_of(value))
 
 
-def rounding_of(value: Array) -> float:
-    """Difference, relative to their size, that rounding leaves between objectives that are equal."""
-    return _ROUNDING * float(jnp.finfo(value.dtype).eps)
+def rounding_of(value: Any) -> Any:
+    """Difference that rounding leaves between objectives that are equal; of an array of JAX or NumPy."""
+    return _ROUNDING * float(jnp.finfo(value.dtype).eps) * (1 + abs(value))
 
 
 def until_stopped(step: Callable[[Any], Any], state: Any, limit: Array) -> Any:

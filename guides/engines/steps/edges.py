@@ -25,7 +25,7 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.side_by_side import one_member, run_each
 from ..problem.density import abstract_trace, latent_sites
-from ..problem.values import support_name
+from ..problem.values import plain_support, support_name
 
 __all__ = ["Coordinates", "Ends", "Points", "climbed_inside", "coordinates_of", "judged"]
 
@@ -124,7 +124,7 @@ def coordinates_of(sites: Mapping[str, Mapping[str, Any]], free: Mapping[str, An
     """
     rows = []
     for name in sorted(free):
-        support = _plain(sites[name]["fn"].support)
+        support = plain_support(sites[name]["fn"].support)
         low = not isinstance(support, _UNBOUNDED)
         high = low and not isinstance(support, _HALF_LINES)
         ring = support is constraints.circular
@@ -134,12 +134,6 @@ def coordinates_of(sites: Mapping[str, Mapping[str, Any]], free: Mapping[str, An
     return Coordinates(
         *(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
     )
-
-
-def _plain(support: Any) -> Any:
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return support
 
 
 @dataclass(frozen=True)
@@ -368,7 +362,7 @@ def _groups(far: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
 
 
 def _edges(name: str, support: Any, value: NDArray, marked: NDArray[np.bool_]) -> list[str]:
-    plain = _plain(support)
+    plain = plain_support(support)
     if plain is constraints.simplex:
         rows = marked.reshape(*value.shape[:-1], -1).any(axis=-1, keepdims=True)
         return [f"{_entry(name, spot)} = 0" for spot in np.argwhere(rows & (value < _NONE_LEFT))]

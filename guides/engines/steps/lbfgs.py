@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from .climbs import is_little
+from .climbs import is_little, rounding_of
 
 __all__ = ["Search", "minimise", "search_step", "start_search"]
 
@@ -117,7 +117,7 @@ def search_step(
     finite = jnp.isfinite(value) & jnp.isfinite(gradient).all()
     first = search.steps == 0
     # near the end the loss falls by less than its own rounding
-    rounding = 4 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(search.value))
+    rounding = rounding_of(search.value)
     falls = finite & (value <= search.value + _FALL * search.length * search.slope + rounding)
     bends = gradient @ search.direction >= _BEND * search.slope
     furthest = _furthest(search.direction, bounded)

@@ -378,9 +378,9 @@ class GaussianComponents(Block):
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that there are few points for full covariances that no prior of the user's holds together."""
         numbers = self.num_features * (self.num_features + 3) // 2
-        wanted = _FEW * numbers * self.num_cells if self.num_cells > 1 else 0
+        enough = self.num_points is None or self.num_points >= _FEW * numbers * self.num_cells
         given = self.prior is not None and not self.from_data
-        if self.covariance != "full" or given or (self.num_points or wanted) >= wanted:
+        if self.covariance != "full" or self.num_cells == 1 or given or enough:
             return None
         return (
             f"{self.num_points} points are few for {self.num_cells} means and full covariances of {numbers} "

@@ -16,7 +16,7 @@ from sidebayes.common.files import as_path
 from .hard_links import low_first
 from .link_tables import as_same, read_links_table
 from .link_weights import check_pairs, flip_rate_weight, per_pair
-from .partial_labels import Groups, PartialLabels
+from .partial_labels import Groups, PartialLabels, as_partial_labels
 from .stated_pairs import StatedPairs
 
 __all__ = ["Links"]
@@ -170,7 +170,7 @@ class Links(StatedPairs):
         labels : array_like, shape (num_points,), or PartialLabels
             Class of each point, a number or a name; -1 or a missing value where unknown.
         """
-        given = labels if isinstance(labels, PartialLabels) else PartialLabels(labels)  # type: ignore[arg-type]
+        given = as_partial_labels(labels)
         classes = given.classes
         chunklets = cls.from_groups(classes)
         first = [int(np.argmax(classes == c)) for c in np.unique(classes[classes >= 0])]

@@ -15,7 +15,7 @@ from sidebayes.common.fields import chosen_rows, name_array, rebuilt, refuse_unw
 
 from .cells import cell
 
-__all__ = ["Groups", "PartialLabels", "frozen", "refuse_other_order"]
+__all__ = ["Groups", "PartialLabels", "as_partial_labels", "frozen", "refuse_other_order"]
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float")
 """What pandas finds in arrays of objects that are all numbers."""
@@ -164,6 +164,11 @@ class PartialLabels:
     def tree_unflatten(cls, aux: None, children: tuple[Any]) -> Self:
         """Rebuild without names and without any check."""
         return rebuilt(cls, (*children, None))
+
+
+def as_partial_labels(labels: ArrayLike | PartialLabels) -> PartialLabels:
+    """Labels as they are, or made of their values; see `PartialLabels` for what these may be."""
+    return labels if isinstance(labels, PartialLabels) else PartialLabels(labels)  # type: ignore[arg-type]
 
 
 @jax.tree_util.register_pytree_node_class
