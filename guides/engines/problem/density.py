@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,14 @@ from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..plumbing.programs import tracing, unchecked
-from .honoured import Honoured, check_sites, check_unset, explaining_numbers
+from .honoured import (
+    Honoured,
+    check_sites,
+    check_unset,
+    explaining_numbers,
+    naming_site,
+    naming_text,
+)
 
 __all__ = [
     "abstract_trace",
@@ -251,7 +257,7 @@ def abstract_trace(problem: Problem) -> dict:
         check_sites(found)
         for site in found.values():
             if site["type"] == "sample":
-                with _naming(site["name"]):
+                with naming_site(site["name"]):
                     _check_numbers(site["fn"])
                 given = (
                     old for old, new in zip(problem.args, args, strict=True) if new is site["value"]
@@ -260,36 +266,11 @@ def abstract_trace(problem: Problem) -> dict:
         problem.notes["sites"] = found
 
     if "sites" not in problem.notes:
-        with explaining_numbers(), _naming_text(problem):
+        with explaining_numbers(), naming_text(problem.kwargs):
             jax.eval_shape(go, [_numbers(a) if problem.unseen else None for a in problem.args])
         if model.unset:
             _check_unset(problem, {name: problem.notes["sites"].get(name) for name in model.unset})
     return problem.notes["sites"]
-
-
-@contextmanager
-def _naming(site: str) -> Iterator[None]:
-    """Name the site whose distribution refuses its parameters."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"site {site!r}: {error}") from error
-
-
-@contextmanager
-def _naming_text(problem: Problem) -> Iterator[None]:
-    """Name the options that are text, where numpy cannot compute with text."""
-    try:
-        yield
-    except TypeError as error:
-        text = {n: v for n, v in problem.kwargs.items() if isinstance(v, str)}
-        if not text or "UFunc" not in type(error).__name__:
-            raise
-        named = ", ".join(f"{name} = {value!r:.40}" for name, value in text.items())
-        raise TypeError(
-            f"the model computes with text where it needs numbers; of its options {named} is text: "
-            "pass a number"
-        ) from error
 
 
 def _check_unset(problem: Problem, sites: Mapping[str, dict | None]) -> None:

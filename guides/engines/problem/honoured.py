@@ -32,6 +32,8 @@ __all__ = [
     "is_outcome",
     "live_inputs",
     "mask_of",
+    "naming_site",
+    "naming_text",
 ]
 
 _KEY = "numpyro.prng_key()"
@@ -279,6 +281,31 @@ def explaining_integers() -> Iterator[None]:
         raise IntegersNeededError(
             f"the model needs integers where it is given floats ({_first_line(error)}): pass data that are "
             "categories or indices as integers, such as values.astype(int)"
+        ) from error
+
+
+@contextmanager
+def naming_site(site: str) -> Iterator[None]:
+    """Name the site whose distribution refuses its parameters."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"site {site!r}: {error}") from error
+
+
+@contextmanager
+def naming_text(options: Mapping[str, Any]) -> Iterator[None]:
+    """Name the options that are text, where numpy cannot compute with text."""
+    try:
+        yield
+    except TypeError as error:
+        text = {n: v for n, v in options.items() if isinstance(v, str)}
+        if not text or "UFunc" not in type(error).__name__:
+            raise
+        named = ", ".join(f"{name} = {value!r:.40}" for name, value in text.items())
+        raise TypeError(
+            f"the model computes with text where it needs numbers; of its options {named} is text: "
+            "pass a number"
         ) from error
 
 
