@@ -136,6 +136,8 @@ class EngineResult:
         Sentences that call for caution, without the full stop.
     best_start : int or None
         Row of `objective` that led to the result, where it need not be the highest.
+    is_mode : bool
+        False where a climb ended at a point from which the density grows without bound, or rises inwards.
     """
 
     engine: str
@@ -154,6 +156,7 @@ class EngineResult:
     modes: Modes | None = None
     remarks: tuple[str, ...] = ()
     best_start: int | None = None
+    is_mode: bool = True
 
     @property
     def params(self) -> dict[str, NDArray]:

@@ -104,7 +104,7 @@ def describe_given(
 
 
 def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
-    """Check starting values; a sampler without any starts near a mode that the default engine finds."""
+    """Check starting values; a sampler without any starts near a mode that the default engine finds, if any."""
     return _start(run, init)[0]
 
 
@@ -122,6 +122,8 @@ def _start(
     try:
         mode = finder.run(problem, seed=run.seed, progress=False)
     except FitError:
+        return None, None
+    if not mode.is_mode:  # far from the bulk of the draws, where no step is small enough
         return None, None
     return {name: mode.params[name] for name in shapes}, mode.modes
 

@@ -42,7 +42,10 @@ _TOLERANCE = {"float64": 1e-5, "float32": 1e-2}
 _SLACK = 0.01
 """Nats by which the log joint density may differ besides, as where draws lie near a bound."""
 
-_OF_JOINT = ("em", "hmc", "laplace", "map", "newton", "nuts", "pathfinder", "svi")
+_OF_JOINT = (
+    *("em", "geodesic", "gibbs", "hmc", "laplace", "map", "mclmc"),
+    *("nested", "newton", "nuts", "pathfinder", "smc", "svi"),
+)
 """Engines whose ``lp`` is the log joint density, of parameters or of their unconstrained coordinates."""
 
 

@@ -144,4 +144,5 @@ def result(
         approximate=approximate,
         modes=modes,
         best_start=best,
+        is_mode=is_mode,
     )

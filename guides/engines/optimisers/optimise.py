@@ -185,4 +185,5 @@ def mode_result(engine: str, found: Ascent, approximate: str | None, clock: Cloc
         seconds=clock.seconds,
         approximate=approximate,
         modes=found.modes,
+        is_mode=found.is_mode,
     )
