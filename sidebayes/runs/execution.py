@@ -104,7 +104,7 @@ def describe_given(
 
 
 def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
-    """Check starting values; a sampler without any starts near a mode that the default engine finds, if any."""
+    """Check starting values; a sampler without any starts near a mode, if the default engine finds one."""
     return _start(run, init)[0]
 
 

@@ -50,7 +50,9 @@ class Saved:
     fit: sb.Fit
 
 
-@pytest.fixture(scope="module", params=["map", "laplace", pytest.param("smc", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["map", "laplace", pytest.param("smc", marks=pytest.mark.slow)]
+)
 def saved(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("fits") / "one.nc"
     fit = sb.fit(one, Y, engine=request.param, progress=False)
