@@ -83,15 +83,14 @@ def forecast(
     probability = check_number("probability", probability, Range(above=0, below=1))
     mixture = _as_mixture(prior)
     groups = check_groups(subjects)
-    size, named = len(groups), prior.run.columns if isinstance(prior, Fit) else {}
+    size, one = len(groups), mixture.populations[0]
     fixed, random, outputs = (
-        in_order_of(table, name, named.get(name))
+        in_order_of(table, name, one.columns.get(name), "the population")
         for name, table in (("fixed", fixed), ("random", random), ("outputs", outputs))
     )
     seen = check_columns("y", y, (size,), missing=True)
     columns = [check_columns(n, v, (size, None)) for n, v in (("fixed", fixed), ("random", random))]
     kinds = None if outputs is None else check_columns("outputs", outputs, (size, None))
-    one = mixture.populations[0]
     found = columns[0].shape[1], columns[1].shape[1], 1 if kinds is None else kinds.shape[1]
     own = len(one.coefficients), len(one.root), len(one.noise)
     if found != own:

@@ -126,7 +126,8 @@ def estimated(
             f"{name}: maximum likelihood of a population has not converged in {found.nit} steps (slope "
             f"{np.abs(found.jac).max():.2g}); give more max_steps, centre times, or use fewer columns"
         )
-    return Population(_least_squares(table.sums, root, noise), root @ root.T, noise)
+    coefficients = _least_squares(table.sums, root, noise)
+    return Population(coefficients, root @ root.T, noise, table.columns)
 
 
 def _start(table: LongTable, name: str, individual: bool) -> Population:
@@ -148,7 +149,9 @@ def _start(table: LongTable, name: str, individual: bool) -> Population:
         )
     effects = table.random.shape[1]
     if not individual:
-        return Population(sums.start, np.zeros((effects, effects)), np.sqrt(variance))
+        return Population(
+            sums.start, np.zeros((effects, effects)), np.sqrt(variance), table.columns
+        )
     # the same share of the variance for each effect, whatever the unit of its column
     square = np.einsum("soii->i", sums.random) / len(table.y)
     if (square == 0).any():

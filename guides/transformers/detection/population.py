@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, Self
 
@@ -20,8 +21,20 @@ __all__ = ["MixPrior", "Population", "Whitened", "posterior_moments", "triangula
 _LOG_2PI = np.log(2 * np.pi)
 
 
+class _Named(Protocol):
+    """What has columns with names."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the columns of tables that were given with names."""
+
+
 class _FitOfEffects(Protocol):
     """What a population takes over of a fit."""
+
+    @property
+    def run(self) -> _Named:
+        """What was run."""
 
     @property
     def params(self) -> dict[str, NDArray[np.float64]]:
@@ -132,6 +145,9 @@ class Population:
         Of the random effects, :math:`D`; it may be singular.
     noise : array_like, shape () or (num_outputs,)
         Standard deviation :math:`\sigma` of each output, positive.
+    columns : mapping of str to tuple of str
+        Names of the columns of ``fixed``, ``random`` and ``outputs`` that it was estimated from, where these
+        had names.
 
     Raises
     ------
@@ -142,6 +158,7 @@ class Population:
     coefficients: NDArray
     covariance: NDArray
     noise: NDArray
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shapes = {"coefficients": 1, "covariance": 2, "noise": 1}
@@ -172,7 +189,8 @@ class Population:
         """
         try:
             params, coefficients = fit.params, fit.coefficients()["estimate"]
-            return cls(coefficients.to_numpy(), params["covariance"], params["noise"])
+            columns = fit.run.columns
+            return cls(coefficients.to_numpy(), params["covariance"], params["noise"], columns)
         except (AttributeError, KeyError) as error:
             raise TypeError(
                 f"fit = {fit!r:.60}; pass a Fit of 'mixed_effects', which has coefficients, covariance and "
@@ -269,6 +287,7 @@ class Population:
                 f"the table has {found[0]} fixed and {found[1]} random columns of {found[2]} outputs, the "
                 f"population {own[0]}, {own[1]} and {own[2]}; build both from the same columns"
             )
+        _refuse_other_columns("the table", table, "the population", self)
         return table
 
 
@@ -302,6 +321,8 @@ class MixPrior:
                 f"populations have {sorted(shapes)} fixed effects, random effects and outputs; give all the "
                 "same columns"
             )
+        for number, one in enumerate(found):
+            _refuse_other_columns(f"populations[{number}]", one, "populations[0]", found[0])
         share = np.ones(len(found)) if self.weights is None else real_array("weights", self.weights)
         if share.shape != (len(found),) or not (np.isfinite(share) & (share > 0)).all():
             raise ValueError(
@@ -332,3 +353,13 @@ class MixPrior:
             )
         own = [one.coefficients + one.effects(table)[0] for one in self.populations]
         return np.einsum("sm,msi->si", self.probabilities(table), np.stack(own))
+
+
+def _refuse_other_columns(name: str, one: _Named, owner: str, other: _Named) -> None:
+    """Refuse columns of other names, or in another order, than those of another table."""
+    for table in sorted(one.columns.keys() & other.columns.keys()):
+        if one.columns[table] != other.columns[table]:
+            raise ValueError(
+                f"{name} has the {table} columns {list(one.columns[table])}, {owner} has "
+                f"{list(other.columns[table])}; give the same ones in the same order"
+            )

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
 
+from sidebayes.common.columns import column_names
 from sidebayes.common.fields import (
     Range,
     check_integer,
@@ -80,6 +81,8 @@ class LongTable:
         Subjects in the order of the samples.
     codes : ndarray of int, shape (num_rows,)
         Number of the subject of each row.
+    columns : dict of str to tuple of str
+        Names of the columns of ``fixed``, ``random`` and ``outputs``, where these were data frames.
 
     Raises
     ------
@@ -105,6 +108,7 @@ class LongTable:
         groups = check_groups(subjects)
         size = len(groups)
         self.names, self.codes = groups.names, groups.codes
+        self.columns = named_columns(fixed=fixed, random=random, outputs=outputs)
         self.y = check_columns("y", y, (size,))
         self.fixed = check_columns("fixed", fixed, (size, None))
         self.random = check_columns("random", random, (size, None))
@@ -170,6 +174,7 @@ class LongTable:
         position[asked] = np.arange(len(asked))
         rows = np.flatnonzero(position[self.codes] >= 0)
         out = object.__new__(type(self))
+        out.columns = self.columns
         out.codes, out.names = position[self.codes[rows]], self.names[asked]
         out.y, out.fixed, out.random = self.y[rows], self.fixed[rows], self.random[rows]
         out.outputs = None if self.outputs is None else self.outputs[rows]
@@ -243,6 +248,12 @@ class LongTable:
     def __repr__(self) -> str:
         """Sizes."""
         return f"LongTable({len(self.y)} rows of {len(self)} subjects)"
+
+
+def named_columns(**tables: Any) -> dict[str, tuple[str, ...]]:
+    """Names of the columns of the tables that have names."""
+    found = {name: column_names(table, name) for name, table in tables.items()}
+    return {name: names for name, names in found.items() if names is not None}
 
 
 def check_groups(subjects: Any) -> Groups:

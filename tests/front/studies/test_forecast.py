@@ -68,9 +68,10 @@ def test_columns_are_those_of_the_fit_by_name():
     y, x, z, names = rows_of(table)
     fixed, random = (pd.DataFrame(v, columns=[f"c{n}" for n in range(v.shape[1])]) for v in (x, z))
     fit = sb.fit("mixed_effects", y, fixed, random, names, engine="map", progress=False)
-    turned = (one[one.columns[::-1]] for one in (fixed, random))
-    found, plain = forecast(fit, y, *turned, names), forecast(fit, y, x, z, names)
-    pd.testing.assert_frame_equal(found, plain)
+    turned = [one[one.columns[::-1]] for one in (fixed, random)]
+    plain = forecast(fit, y, x, z, names)
+    for prior in (fit, Population.of(fit)):
+        pd.testing.assert_frame_equal(forecast(prior, y, *turned, names), plain)
     with pytest.raises(ValueError, match=r"fixed lacks \['c0'\]"):
         forecast(fit, y, fixed.rename(columns={"c0": "odd"}), random, names)
 

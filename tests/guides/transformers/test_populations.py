@@ -1,6 +1,7 @@
 """Predictors of single subjects from a population: closed forms, limits, errors."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import check_grad
 from scipy.stats import multivariate_normal
@@ -243,6 +244,21 @@ def test_a_fit_is_a_population():
     np.testing.assert_allclose(found.coefficients, peer.coefficients, atol=1e-4)
     np.testing.assert_allclose(found.covariance, peer.covariance, atol=1e-3)
     np.testing.assert_allclose(found.effects(table)[0], fit.effects()["mean"].to_numpy(), atol=1e-6)
+
+
+def test_columns_in_another_order_are_refused():
+    table = series(12, seed=4)
+    columns = pd.DataFrame(table.fixed, columns=["level", "slope"])
+    rows = table.y, table.names[table.codes]
+    named, turned = (
+        LongTable(rows[0], one, one, rows[1]) for one in (columns, columns[["slope", "level"]])
+    )
+    population = estimate_population(named)
+    np.testing.assert_array_equal(population.effects(named)[0], population.effects(table)[0])
+    with pytest.raises(ValueError, match=r"has the (fixed|random) columns \['slope', 'level'\]"):
+        population.effects(turned.take([0, 1]))
+    with pytest.raises(ValueError, match=r"populations\[1\] has the .* columns"):
+        MixPrior([population, estimate_population(turned)])
 
 
 def test_roots():
