@@ -50,6 +50,10 @@ _SPREAD = 1.0
 """Standard deviation of the runs' log evidence above which they have not converged."""
 
 
+_KNOWN = 20
+"""Coordinates up to which the default number of moves is known to forget where a new point began."""
+
+
 _LAST = 8.0
 """Logarithm by which the volume shrinks from the bulk of the posterior on, until `tol` is left."""
 
@@ -195,6 +199,15 @@ class NestedSlice(KeptEngine):
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=pooled if stopped else None,
+            remarks=self._remarks(state.dead.shape[-1]),
+        )
+
+    def _remarks(self, width: int) -> tuple[str, ...]:
+        if self.num_slices is not None or width <= _KNOWN:
+            return ()
+        return (
+            f"{2 * width} slice moves of a new point may not forget where it began in {width} coordinates (they "
+            f"do up to {_KNOWN}); compare with NUTS, or with more moves (num_slices)",
         )
 
     def _predict_length(self, state: _Nest, seconds: float) -> None:

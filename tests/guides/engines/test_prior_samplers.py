@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import integrate, stats
 from sidebayes.guides.engines.base import FitError, Problem, SideBayesWarning
-from sidebayes.guides.engines.samplers import particles
+from sidebayes.guides.engines.samplers import nested, particles
 from sidebayes.guides.engines.samplers.nested import NestedSlice
 from sidebayes.guides.engines.samplers.particles import pool_evidence
 from sidebayes.guides.engines.samplers.smc import SMC
@@ -302,11 +302,13 @@ def test_length_of_nested_sampling_is_predicted(monkeypatch):
     monkeypatch.setattr(particles, "_LONG", 0.0)
     problem = Problem(ten, (jnp.ones((20, 4)),))
     engine = NestedSlice(num_live=100, num_delete=20, num_runs=2, num_samples=100)
+    monkeypatch.setattr(nested, "_KNOWN", 3)
     with pytest.warns(SideBayesWarning, match="NestedSlice will take up to") as said:
         found = engine.run(problem)
     told = int(re.search(r"(\d+) replacements", str(said[0].message)).group(1))
     took = int(re.search(r"after (\d+) replacements", found.status.message).group(1))
     assert 0.5 < told / took < 2.0
+    assert "8 slice moves of a new point may not forget" in found.remarks[0]
 
 
 def test_pooled_evidence():
