@@ -206,8 +206,8 @@ class NestedSlice(KeptEngine):
         if self.num_slices is not None or width <= _KNOWN:
             return ()
         return (
-            f"{2 * width} slice moves of a new point may not forget where it began in {width} coordinates (they "
-            f"do up to {_KNOWN}); compare with NUTS, or with more moves (num_slices)",
+            f"{2 * width} slice moves of a new point may not forget where it began in {width} coordinates "
+            f"(they do up to {_KNOWN}); compare with NUTS, or with more moves (num_slices)",
         )
 
     def _predict_length(self, state: _Nest, seconds: float) -> None:
