@@ -163,9 +163,9 @@ def judge_draws(
 
 
 def _rounding(log_weights: NDArray) -> float:
-    """Rounding errors that log densities of a size have, in the precision of the fit."""
-    value = jnp.asarray(np.abs(log_weights[np.isfinite(log_weights)]).max(initial=0.0))
-    return float(rounding_of(value))
+    """Rounding error of the largest log weights, in the precision of the fit; others do not matter."""
+    finite = log_weights[np.isfinite(log_weights)]
+    return float(rounding_of(jnp.asarray(np.abs(finite.max() if finite.size else 0.0))))
 
 
 def _one_sign(

@@ -8,6 +8,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.optimisers.moments import judge_draws
+from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.problem.importance import smoothed_weights
 from sidebayes.guides.engines.steps.climbs import at_rest
 from sidebayes.guides.engines.steps.lbfgs import minimise
@@ -86,3 +89,15 @@ def test_minimisation_goes_on_where_its_slope_leads_far_down():
         scale = jnp.array([1.0, 30.0])
         end = minimise(lambda x: 1e13 + scale @ (x - 7.0) ** 2 / 2, jnp.zeros(2), 100)
         np.testing.assert_allclose(end, 7.0, atol=0.5)
+
+
+def test_draws_far_out_do_not_hide_that_others_have_all_the_weight():
+    """Their log densities are rounded by more than a nat, and do not matter."""
+    problem = Problem(Far(10.0), (NOISE,))
+    draws = np.linspace(-1.0, 1.0, 4)[:, None]
+    heavy = -np.random.default_rng(0).exponential(30.0, 500)
+    given = {"m": np.zeros(())}, draws, {"m": draws[:, 0]}
+    for log_weights in (heavy, np.concatenate([heavy, [-1e60]])):
+        judged = judge_draws(problem, *given, log_weights, Clock(), 0)
+        assert not judged.close
+        assert "Pareto k-hat" in judged.sentence
