@@ -24,6 +24,7 @@ __all__ = [
     "Conditional",
     "Discrete",
     "Drawable",
+    "Expanded",
     "Factored",
     "FollowsPoints",
     "HasMeans",
@@ -199,6 +200,13 @@ class Augmented:
 
     The distribution of the data sums these out, and draws them beside those of its log-factors. The mode
     of what `update` finds then only raises EM's surrogate.
+    """
+
+
+class Expanded:
+    """Base of `Updatable` blocks whose mode is that of a model with more parameters (Liu, Rubin and Wu 1998).
+
+    A step of this parameter-expanded EM raises the log joint density, but not always EM's surrogate.
     """
 
 

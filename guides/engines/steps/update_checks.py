@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Augmented, Conditional, Discrete
+from sidebayes.models.blocks.block import Augmented, Conditional, Discrete, Expanded
 
 from ..base import Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
-from ..problem.density import place, trace_model, unconstrained_start
+from ..problem.density import place, sum_log_prob, trace_model, unconstrained_start
 from .surrogate import expectation, linearised
 from .updates import Part, Plan, block_of, is_ours, listed, observations, update_of
 
@@ -24,6 +24,12 @@ _TOLERANCE = 1e-5
 
 _RENEWALS = 100
 """Updates after which a block that only raises the surrogate should be at rest."""
+
+_EXPANSIONS = 25
+"""Steps of expanded EM after which it is looked at, and once more after as many."""
+
+_STUCK = 0.95
+"""Share of the slope halfway that is not to be left at the end."""
 
 
 def check_updates(
@@ -38,7 +44,8 @@ def check_updates(
 
     Blocks of the library in models of the library are tested; a model of one's own may use them in a
     way that their updates do not know, such as weights that are transformed on their way. A block
-    whose update only raises the surrogate must come to rest where that is flat.
+    whose update only raises the surrogate must come to rest where that is flat, and steps of expanded EM
+    have to lead up, towards where the log joint density is flat.
 
     Raises
     ------
@@ -71,6 +78,9 @@ def check_updates(
             for part, block, found, new, value in zip(
                 plan.parts, blocks, updates, modes, after, strict=True
             ):
+                if isinstance(block, Expanded):
+                    out.append(_left_by_expansion(bare, part, params, args))
+                    continue
                 gain, values = value - before, part.values(params)
                 if not isinstance(block, Conditional) or isinstance(block, Augmented):
                     fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
@@ -98,16 +108,40 @@ def check_updates(
             )
 
 
+def _left_by_expansion(
+    problem: Problem, part: Part, params: dict[str, Array], args: tuple
+) -> Array:
+    """What steps of expanded EM lose of the log joint density, or leave of its slope; zero if all is well."""
+    names = tuple(part.sites.values())
+    fixed = {name: value for name, value in params.items() if name not in names}
+
+    def renew(_: Array, params: dict[str, Array]) -> dict[str, Array]:
+        return _renewed(problem, part, params, args, expectation(problem, params, args)[1])
+
+    def density(free: dict[str, Array]) -> Array:
+        return sum_log_prob(place(problem, free, args, fixed)[0])
+
+    def height(point: dict[str, Array]) -> tuple[Array, Array]:
+        value, slope = jax.value_and_grad(density)(unconstrained_start(problem, point, args, names))
+        return value, jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(slope)]))
+
+    def onwards(point: dict[str, Array], _: None) -> tuple[dict[str, Array], tuple[Array, Array]]:
+        return jax.lax.fori_loop(0, _EXPANSIONS, renew, point), height(point)
+
+    _, (value, slope) = jax.lax.scan(onwards, dict(params), length=3)
+    size = 1 + jnp.abs(value[0])
+    fell = jnp.where(value[2] - value[0] < -_TOLERANCE * size, value[2] - value[0], 0.0)
+    stuck = (fell == 0) & (slope[2] > _STUCK * slope[1])
+    return jnp.where(stuck, slope[2] / size, fell)
+
+
 def _slope_at_rest(
     problem: Problem, part: Part, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
 ) -> Array:
     """Largest slope of Q in the sites of a block where its update has come to rest."""
 
     def renew(_: Array, params: dict[str, Array]) -> dict[str, Array]:
-        trace = trace_model(problem, params, args)
-        block = block_of(trace, part)
-        found = update_of(block, observations(trace, part, posterior))
-        return params | part.named(block.mode(found, part.values(params)))
+        return _renewed(problem, part, params, args, posterior)
 
     rest = jax.lax.fori_loop(0, _RENEWALS, renew, dict(params))
     names = tuple(part.sites.values())
@@ -115,3 +149,13 @@ def _slope_at_rest(
     slope = jax.grad(lambda free: linearised(place(problem, free, args, fixed)[0], posterior))
     found = slope(unconstrained_start(problem, rest, args, names))
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(found)]))
+
+
+def _renewed(
+    problem: Problem, part: Part, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
+) -> dict[str, Array]:
+    """Parameters of which one block has taken its step."""
+    trace = trace_model(problem, params, args)
+    block = block_of(trace, part)
+    found = update_of(block, observations(trace, part, posterior))
+    return params | part.named(block.mode(found, part.values(params)))

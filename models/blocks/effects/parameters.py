@@ -24,7 +24,7 @@ from numpyro.distributions.transforms import (
 
 from sidebayes.common.warnings import warn_user
 
-from ..block import Block, Observation
+from ..block import Block, Expanded, Observation
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups
 from .densities.basis import least_squares, lower_basis
@@ -61,7 +61,7 @@ class DataScales(NamedTuple):
     noise: Any
 
 
-class MixedParameters(Block):
+class MixedParameters(Block, Expanded):
     """Fixed effects, covariance of the random effects and noise of a linear mixed model.
 
     Parameters
