@@ -72,7 +72,7 @@ def test_updates_of_copies_agree_with_their_density(case):
     call, good, *_ = {**CASES, **CARD_CASES}[case]
     run = call(**good).run
     with run.precision:
-        problem = replace(run.problem, model=copied(run.model))
+        problem = replace(run, model=copied(run.model)).problem
         assert not is_ours(problem)
         start = {name: value[0] for name, value in initial_values(problem, 0, 1).items()}
         check_updates(problem, plan_updates(problem), start)
