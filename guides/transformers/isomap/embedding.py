@@ -52,15 +52,20 @@ class Embedding:
     shift: float = 0.0
     shift_size: int = 0
 
-    def update(self, geodesics: Geodesics, before: NDArray[np.float64] | None = None) -> None:
-        """Follow distances from the coordinates before, NaN where there were none, or start anew."""
+    def update(
+        self, geodesics: Geodesics, before: NDArray[np.float64] | None = None, num_gone: int = 0
+    ) -> None:
+        """Follow distances from the coordinates before, NaN where there were none, or start anew.
+
+        It starts anew where many rows are new, or many are gone.
+        """
         self.parts = geodesics.parts()
         inside = self.parts == 0
         known = (
             before[inside] if before is not None else np.full((inside.sum(), self.number), np.nan)
         )
         is_known = np.isfinite(known[:, 0])
-        is_anew = bool(np.mean(~is_known) > _MANY)
+        is_anew = bool(np.mean(~is_known) > _MANY) or num_gone > _MANY * (num_gone + len(inside))
         if geodesics.is_complete:
             rows = geodesics.rows if inside.all() else geodesics.rows[np.ix_(inside, inside)]
             found = self._between_all(rows, known, is_known, is_anew)

@@ -179,7 +179,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """Add rows to the map; they are kept until they are removed.
 
         Graph and shortest paths are those of a map from scratch. Coordinates take one step, or converge
-        if `converge` is true or if the rows are more than a tenth of all.
+        if `converge` is true or if the rows that come or go are more than a tenth of all.
 
         Parameters
         ----------
@@ -237,6 +237,8 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     def remove(self, rows: ArrayLike) -> Self:
         """Remove rows from the map; later rows are renumbered.
+
+        Coordinates take one step, or converge as in `partial_fit`.
 
         Parameters
         ----------
@@ -373,7 +375,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return found
 
     def _after(self, gone: NDArray[np.int64]) -> Self:
-        self._embed(np.delete(self.embedding_, gone, axis=0))
+        self._embed(np.delete(self.embedding_, gone, axis=0), len(gone))
         return self
 
     def _leaving(self, rows: ArrayLike) -> NDArray[np.int64]:
@@ -390,12 +392,12 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             )
         return gone
 
-    def _embed(self, before: NDArray[np.float64] | None) -> None:
+    def _embed(self, before: NDArray[np.float64] | None, num_gone: int = 0) -> None:
         """Follow the distances, and say what the map does not show."""
         if self.metric == "precomputed":
             self.n_features_in_ = len(self._manifold)
         self._embedding.converge = bool(self.converge)  # which may have been set since
-        self._embedding.update(self._manifold.geodesics, before)
+        self._embedding.update(self._manifold.geodesics, before, num_gone)
         self._show()
         for remark in remarks(self._embedding, self._manifold):
             warn_user(remark)

@@ -64,6 +64,18 @@ def test_digits_in_batches_are_digits_at_once():
     assert_same_map(found, whole)
 
 
+@pytest.mark.parametrize("act", ["remove", "contract"])
+def test_many_rows_that_go_make_a_map_from_scratch(roll, act):
+    """One step from the map before left distances 3 away from theirs."""
+    gone = np.arange(60)
+    found, wanted = (
+        IncrementalIsomap(n_neighbors=6, converge=one).fit(roll) for one in (False, True)
+    )
+    for one in (found, wanted):
+        getattr(one, act)(gone)
+    assert_same_map(found, wanted)
+
+
 @pytest.mark.parametrize("converge", [False, True])
 def test_signs_stay_when_rows_come_and_go(roll, converge):
     """Rows that turn the largest coordinate negative do not flip the map."""
