@@ -23,12 +23,16 @@ from numpyro.distributions.transforms import (
 from sidebayes.common.warnings import warn_user
 
 from .block import Block
+from .effects.identified import independent_columns
 from .event_times import HazardPrior
 
 __all__ = ["HazardParameters"]
 
 _NEAR = 0.4
 """Starts lie within so many prior deviations of the prior's centre."""
+
+_CONSTANT = 1e-12
+"""Range of a covariate, relative to its size, up to which it is constant."""
 
 
 class HazardParameters(Block):
@@ -135,6 +139,21 @@ class HazardParameters(Block):
                 f"HazardPrior(origin={origin[column]:.6g}), where the prior of the baseline hazard holds: it "
                 "pulls log hazard ratios towards 0; pass origin=covariates.mean(axis=0)"
             )
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Whether covariates are constant, or depend on one another."""
+        if self.covariates is None or isinstance(self.covariates, Tracer):
+            return None
+        rows = np.asarray(self.covariates, float)
+        centred = rows - rows.mean(axis=0)
+        centred[:, np.ptp(rows, axis=0) <= _CONSTANT * np.abs(rows).max(axis=0)] = 0.0
+        _, dependent = independent_columns(centred)
+        if not dependent:
+            return None
+        return (
+            f"Covariates {dependent} are constant, or depend linearly on the others: the prior alone decides "
+            "how their log hazard ratios are shared; drop them"
+        )
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int

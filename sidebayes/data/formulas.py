@@ -115,7 +115,7 @@ class Design(Mapping[str, Any]):
             covariates. The baseline hazard is the intercept.
         table : data frame
             One row per subject, with the columns that the formula names and the one that groups rows.
-            Subjects without measures are left out.
+            Subjects without measures are left out, with a warning.
         num_intervals : int
             Number of intervals of the piecewise-constant baseline hazard; each has equally many events.
 
@@ -301,7 +301,15 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
     """Rows of the subjects of these names, in this order."""
     if group not in table:
         raise ValueError(f"the table has no column {group!r}, only {list(table)}")
-    table = table[table[group].isin(names)]
+    measured = table[group].isin(names)
+    if not measured.all():
+        gone = table[group][~measured].tolist()
+        named = ", ".join(map(repr, gone[:5])) + ", ..." * (len(gone) > 5)
+        warn_user(
+            f"{len(gone)} of {len(table)} subjects have no measures and are left out, their times too: "
+            f"{group} {named}"
+        )
+    table = table[measured]
     repeated = table[group][table[group].duplicated()]
     if len(repeated):
         raise ValueError(

@@ -407,6 +407,9 @@ def test_formulas_of_survival_are_checked():
     shuffled = design.survival("Surv(years, died) ~ drug", persons.sample(frac=1, random_state=0))
     np.testing.assert_array_equal(shuffled["time"], persons["years"])
     assert design.survival("Surv(years, died) ~ 1", persons)["covariates"] is None
+    more = pd.concat([persons, persons.iloc[:1].assign(who=77)])
+    with pytest.warns(sb.SideBayesWarning, match="1 of 13 subjects have no measures .*: who 77"):
+        assert len(design.survival("Surv(years, died) ~ drug", more)["time"]) == 12
 
 
 def test_origins_of_covariates_and_time_do_not_matter():
@@ -460,6 +463,19 @@ def test_an_origin_far_from_the_covariates_is_pointed_out():
         warnings.simplefilter("error")
         HazardParameters(replace(prior, origin=1950.0), born, np.eye(2)).check("time", None)
         HazardParameters(prior, born > 1950, np.eye(2)).check("time", None)
+
+
+def test_covariates_that_tell_nothing_are_pointed_out():
+    age = 60.0 + np.arange(6.0)
+    for columns, found in (
+        ([age, np.sqrt(age)], None),
+        ([age, np.full(6, 1e9 / 3)], "[1]"),
+        ([age, np.sqrt(age), 2 * age - 5], "[2]"),
+    ):
+        said = HazardParameters(HazardPrior([], -3.0), np.c_[tuple(columns)], np.eye(2)).remark({})
+        assert (
+            said is None if found is None else said.startswith(f"Covariates {found} are constant")
+        )
 
 
 @pytest.mark.parametrize("name", ["origin", "covariates", "association"])
