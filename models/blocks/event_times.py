@@ -16,7 +16,15 @@ from jax.typing import ArrayLike
 from numpy.typing import ArrayLike as HostArrayLike
 from numpyro.distributions import constraints
 
-from sidebayes.common.fields import Positive, Range, check_fields, check_integer, real_array
+from sidebayes.common.fields import (
+    Positive,
+    Range,
+    check_fields,
+    check_integer,
+    given_array,
+    is_traced,
+    real_array,
+)
 
 from .side_information.partial_labels import frozen
 
@@ -31,6 +39,8 @@ class HazardPrior:
               \log \lambda_j - \log \lambda_{j-1} \sim N(0, \tau^2), \quad
               \tau \sim \text{half-normal}(\nu), \quad
               \gamma_k \sim N(0, c_k^2), \quad \alpha_k \sim N(0, a_k^2)
+
+    All but `cuts` may be values of other sites, for a prior with parameters of its own.
 
     Parameters
     ----------
@@ -64,18 +74,14 @@ class HazardPrior:
     def __post_init__(self) -> None:
         check_fields(self)
         for name in ("cuts", "covariates", "association", "origin"):
-            value, signed = (
-                real_array(f"HazardPrior({name}=...)", getattr(self, name)),
-                name == "origin",
-            )
-            if (
-                value.ndim > 1
-                or not np.isfinite(value).all()
-                or (not signed and (value <= 0).any())
-            ):
+            read, signed = real_array if name == "cuts" else given_array, name == "origin"
+            value = read(f"HazardPrior({name}=...)", getattr(self, name))
+            known = not is_traced(value)
+            valid = not known or (np.isfinite(value).all() and (signed or (value > 0).all()))
+            if value.ndim > 1 or not valid:
                 wanted = "numbers" if signed else "positive numbers"
                 raise ValueError(f"HazardPrior({name}={value}): expected {wanted}")
-            object.__setattr__(self, name, frozen(value))
+            object.__setattr__(self, name, frozen(value) if known else value)
         cuts = np.asarray(self.cuts)
         if cuts.ndim != 1 or (np.diff(cuts) <= 0).any():
             raise ValueError(f"HazardPrior(cuts={cuts}): expected a list of increasing times")

@@ -10,7 +10,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
-from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions.transforms import (
@@ -20,6 +19,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from sidebayes.common.fields import is_traced
 from sidebayes.common.warnings import warn_user
 
 from .block import Block
@@ -76,7 +76,9 @@ class HazardParameters(Block):
                 )
         self.prior, self.covariates = prior, covariates
         # ratios of the mapped effects have these deviations, and those of the effects themselves this factor
-        self.association_tril = random_map.T * np.broadcast_to(prior.association, len(random_map))
+        self.is_known = not any(map(is_traced, vars(prior).values()))
+        xp: Any = np if self.is_known else jnp
+        self.association_tril = random_map.T * xp.broadcast_to(prior.association, len(random_map))
 
     @property
     def factors(self) -> tuple[str | None, ...]:
@@ -113,8 +115,10 @@ class HazardParameters(Block):
         return (jnp.asarray(self.covariates) - jnp.asarray(self.prior.origin)) @ slopes
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
-        """Coordinates in units of the prior, which are those of the columns."""
+        """Coordinates in units of the prior, which are those of the columns; plain ones if it is sampled."""
         prior = self.prior
+        if not self.is_known:
+            return bijector
         if role == "association":
             lower = jnp.asarray(self.association_tril)
             return LowerCholeskyAffine(jnp.zeros(len(lower)), lower)
@@ -126,7 +130,7 @@ class HazardParameters(Block):
 
     def check(self, name: str, value: Any) -> None:
         """Warn of an origin that is further from the covariates than these lie apart."""
-        if self.covariates is None or isinstance(self.covariates, Tracer):
+        if self.covariates is None or any(map(is_traced, (self.covariates, self.prior.origin))):
             return
         rows = np.asarray(self.covariates, float)
         origin = np.broadcast_to(self.prior.origin, rows.shape[1:])
@@ -158,7 +162,9 @@ class HazardParameters(Block):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """The centre of the prior, and points near it."""
+        """The centre of the prior, and points near it; any points where the prior is sampled."""
+        if not self.is_known:
+            return {}
         prior, rng = self.prior, np.random.default_rng(seed)
         near = {role: _NEAR * rng.uniform(-1, 1, (num_starts, *shapes[role])) for role in shapes}
         for noise in near.values():

@@ -7,6 +7,7 @@ OneOf(("hmc", "random_walk"))]``. `check_fields`, called by ``__post_init__``, r
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -31,6 +32,8 @@ __all__ = [
     "check_number",
     "check_seed",
     "chosen_rows",
+    "given_array",
+    "is_traced",
     "name_array",
     "plain_array",
     "point_table",
@@ -143,10 +146,24 @@ def check_seed(seed: Any) -> int:
     return check_integer("seed", seed, 0, 2**63)
 
 
+def is_traced(value: Any) -> bool:
+    """Whether a value, or one of a list, is sampled or computed by a model, so that no number is known yet.
+
+    JAX is not imported for it: where it was not, there are no such values.
+    """
+    jax = sys.modules.get("jax")
+    each = value if isinstance(value, list | tuple) else (value,)
+    return jax is not None and any(isinstance(one, jax.core.Tracer) for one in each)
+
+
 def check_number(name: str, value: Any, bounds: Range) -> float:
-    """Check a number argument, which may be NumPy's; see `check_integer`."""
+    """Check a number argument, which may be NumPy's; see `check_integer`.
+
+    One number that a model samples or computes is taken as it is.
+    """
     try:
-        return float(_read(value, Annotated[float, bounds]))
+        found = _read(value, Annotated[float, bounds])
+        return found if is_traced(found) else float(found)
     except _Unfit:
         wanted = f"a finite number {bounds}".rstrip()
         raise ValueError(f"{name} = {value!r:.60}; expected {wanted}") from None
@@ -158,10 +175,15 @@ def real_array(name: str, values: Any) -> NDArray[np.float64]:
     Raises
     ------
     TypeError
-        For text, complex numbers, rows of different lengths and other things.
+        For text, complex numbers, rows of different lengths and other things, and for what a model samples
+        or computes.
     ValueError
         If entries are masked.
     """
+    if is_traced(values):
+        raise TypeError(
+            f"{name} is a value that the model samples or computes, and has to be known before; pass numbers"
+        )
     found = plain_array(name, values)
     text = found.dtype == object and any(isinstance(one, str | bytes) for one in found.flat)
     if found.dtype.kind in "fiubO" and not text:
@@ -169,6 +191,16 @@ def real_array(name: str, values: Any) -> NDArray[np.float64]:
             return found.astype(float)
     shown = found.tolist() if isinstance(values, _PANDAS) else values
     raise TypeError(f"{name} = {shown!r:.60}; expected real numbers")
+
+
+def given_array(name: str, values: Any) -> Any:
+    """Real numbers as an array of floats, or as an array of JAX what a model samples or computes.
+
+    Of the latter neither type nor range can be checked. Else see `real_array`.
+    """
+    if is_traced(values):
+        return sys.modules["jax.numpy"].asarray(values, float)
+    return real_array(name, values)
 
 
 def point_table(name: str, values: Any) -> NDArray[np.float64]:
@@ -319,7 +351,8 @@ def _read(value: Any, hint: Any) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         found = _read(value, args[0])
-        if isinstance(args[1], Range | OneOf) and found not in args[1]:
+        known = not is_traced(found)
+        if known and isinstance(args[1], Range | OneOf) and found not in args[1]:
             raise _Unfit
         return found
     if origin in (Union, UnionType):
@@ -332,7 +365,7 @@ def _read(value: Any, hint: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise _Unfit
         return tuple(_read(one, args[0]) for one in value)
-    if hint not in _TAKEN:
+    if hint not in _TAKEN or (hint is float and is_traced(value) and np.shape(value) == ()):
         return value
     if isinstance(value, bool | np.bool_) and hint in (int, float):
         raise _Unfit

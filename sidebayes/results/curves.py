@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -44,8 +44,8 @@ def curves(fit: FitBase, *, probability: float = 0.9, **new: Any) -> pd.DataFram
     probability : float
         Of the central intervals.
     **new
-        Data of the new rows by name of the argument, such as ``inputs=grid``; outcomes are left out,
-        and so may groups be.
+        Data of the new rows by name of the argument, such as ``inputs=grid``. Outcomes are left out. Where
+        groups are left out, each new row is one.
 
     Returns
     -------
@@ -125,7 +125,7 @@ def forecast(
     number = len(next(iter(draws.values())))
     chosen = np.unique(np.linspace(0, number - 1, min(keep, number)).astype(int))
     draws = {name: values[chosen] for name, values in draws.items()}
-    share, known = _shares(fit, run, seen, draws)
+    share, known = _shares(fit, run, new, seen, draws)
     mean, _, variance = _components(fit, run, draws)
     parts = (-1, *mean.shape[1:2], mean.shape[3])
     means, sds = (np.moveaxis(v, 2, 1).reshape(parts) for v in (mean, np.sqrt(variance)))
@@ -195,7 +195,7 @@ def _num_clusters(fit: FitBase) -> int:
 
 
 def _new_rows(fit: FitBase, new: Mapping[str, Any]) -> Run:
-    """The run at new rows, whose outcomes are not known."""
+    """The run at new rows, whose outcomes are not known; each is a group where groups are left out."""
     need_labels(fit, "curves of clusters")
     given = check_new(fit.run, (), new, ("links", "table", "groups"))
     with fit.run.precision:
@@ -205,7 +205,15 @@ def _new_rows(fit: FitBase, new: Mapping[str, Any]) -> Run:
             f"{sorted(tables & given.keys())} are outcomes, which are predicted; leave them out, or "
             "pass what is known of new subjects as seen={...}"
         )
+    roles = [role for role in fit.run.signature.of_kind("table") if role.name not in tables]
+    lacking = [role.name for role in roles if role.required]
+    if lacking and not new.keys() & {role.name for role in roles}:
+        raise TypeError(f"no new rows are given; pass {' and '.join(lacking)} by name")
     sizes = checks.check_dims(fit.run.signature, given)
+    for role in fit.run.signature.of_kind("groups"):
+        if role.name in fit.run.data and role.name not in given and role.dims[0] in sizes:
+            given[role.name] = Groups(np.arange(sizes[role.dims[0]]))
+            sizes[role.name] = given[role.name].num_groups
     filled = fill_tables(fit.run.with_data(given), sizes, fit.run.data)
     return fit.run.with_data(filled)
 
@@ -245,7 +253,11 @@ def _components(
 
 
 def _shares(
-    fit: FitBase, run: Run, seen: Mapping[str, Any] | None, draws: Mapping[str, NDArray]
+    fit: FitBase,
+    run: Run,
+    given: Collection[str],
+    seen: Mapping[str, Any] | None,
+    draws: Mapping[str, NDArray],
 ) -> tuple[NDArray, NDArray[np.bool_]]:
     """Label probabilities of new rows, shape (draws, rows, clusters), and whether rows determined them."""
 
@@ -258,7 +270,7 @@ def _shares(
         return jax.nn.softmax(fn.labels.log_weights)
 
     prior = over_draws(fit, weights, fit.run, draws)[:, None]
-    groups = next((r.name for r in run.signature.of_kind("groups") if r.name in run.data), None)
+    groups = next((r.name for r in run.signature.of_kind("groups") if r.name in given), None)
     rows = len(next(v for v in run.data.values() if isinstance(v, np.ndarray)))
     if groups is None:
         if seen is not None:

@@ -327,6 +327,6 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
         ordered=axes.ordered,
-        remarks=_remarks(run, result),
+        remarks=(*_remarks(run, result), *filter(None, [axes.doubt])),
         attrs=stored.attributes(run),
     )

@@ -21,13 +21,14 @@ def test_every_protocol_is_in_the_table():
 
 def test_the_page_runs(capsys):
     code = re.findall(r"```python\n(.*?)```", TEXT, re.S)
-    assert len(code) == 15
+    assert len(code) == 16
     names = {"__name__": "page"}
     exec(compile("\n".join(code), str(PAGE), "exec"), names)
     said = capsys.readouterr().out
     assert "contradicts the model's density" in said
     assert "[ True  True  True  True]" in said
     assert float(re.search(r"([0-9.]+) of the species", said).group(1)) > 0.8
+    assert "[2. 9.]" in said
     assert "EM converged" in said
     assert "rates[0, 0]" in said
     assert "x has negative counts" in said

@@ -1,20 +1,24 @@
 """The card `trajectories`: exact on small problems, its limits, links, subjects, and what a fit tells."""
 
 import warnings
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from jax.typing import ArrayLike
 from scipy.special import betaln, logsumexp
 from scipy.stats import beta, multivariate_normal, norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
-from sidebayes.models.blocks.kernels.curve_setting import curve_setting
+from sidebayes.models.blocks.kernels.curve_setting import curve_anchors, curve_setting
 from sidebayes.models.blocks.kernels.curves import Curves
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.roles import Chosen
 from sidebayes.models.trajectories import trajectories
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -315,6 +319,34 @@ def test_learned_scales_are_those_of_gaussian_process_regression():
             moved[axis] *= factor
             assert density(moved) < best
     np.testing.assert_allclose(best, found.objective[np.isfinite(found.objective)][-1], atol=1e-4)
+
+
+def test_curves_of_a_model_that_requires_groups():
+    def required(
+        y: Annotated[ArrayLike, "rows"],
+        inputs: Annotated[ArrayLike, "rows"],
+        subjects: Annotated[sb.Groups, "rows"],
+        anchors: Annotated[ArrayLike | None, "anchor ...", Chosen(curve_anchors)] = None,
+        *,
+        num_clusters: int,
+    ):
+        assert subjects.num_groups
+        given = {"length_scale": 3.0, "amplitude": 1.0, "noise": 0.2}
+        trajectories(y, inputs, subjects, anchors=anchors, num_clusters=num_clusters, **given)
+
+    rows = slice(0, 60)
+    found = sb.fit(
+        required, Y[rows], T[rows], SUBJECT[rows], num_clusters=2, engine="em", progress=False
+    )
+    table = found.curves(inputs=[2.0, 8.0])
+    named = found.curves(inputs=[2.0, 8.0], subjects=["a", "b"])
+    np.testing.assert_allclose(table["mean"], named["mean"])
+    assert len(found.plot().axes[0].lines) >= 2
+    plt.close("all")
+    # a new row of no subject is not that of the subject of its number
+    assert not found.forecast(inputs=[2.0, 8.0])["known"].any()
+    with pytest.raises(TypeError, match="no new rows are given; pass inputs by name"):
+        found.curves()
 
 
 # -- what a fit tells -------------------------------------------------------------------------------

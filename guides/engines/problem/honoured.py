@@ -18,6 +18,7 @@ from jax.interpreters import partial_eval
 from numpyro import handlers
 from numpyro.primitives import Messenger
 from sidebayes.models.blocks.independent_mixture import as_collapsed
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 __all__ = [
     "Honoured",
@@ -220,13 +221,14 @@ def is_improper(fn: Any) -> bool:
 
 
 def check_sites(trace: Mapping[str, dict]) -> None:
-    """Refuse sites whose density is not that of their values, one term for each.
+    """Refuse sites whose density is not that of their values, one term for each, or that share labels.
 
     Raises
     ------
     ValueError
         Naming the site, the shapes and the remedy.
     """
+    _check_labels(trace)
     for name, site in trace.items():
         if site["type"] != "sample":
             continue
@@ -249,6 +251,25 @@ def check_sites(trace: Mapping[str, dict]) -> None:
                     else "; mask observed sites only"
                 )
             )
+
+
+def _check_labels(trace: Mapping[str, dict]) -> None:
+    """Refuse one object of labels at two sites: each would sum it out as if its labels were its own."""
+    owners: dict[int, str] = {}
+    for name, site in trace.items():
+        fn = site["fn"] if site["type"] == "sample" else None
+        while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
+            fn = fn.base_dist
+        if isinstance(fn, FiniteMixture):
+            other = owners.setdefault(id(fn.labels), name)
+            if other != name:
+                raise ValueError(
+                    f"sites {other!r} and {name!r} have the same labels, which each of them would sum out as "
+                    "labels of its own; observe one site, and give the log density of the other outcome in "
+                    f"each cluster as a factor of its labels: LinkedMixture(labels, components, log_side="
+                    f"density.log_prob({other}[:, None])); if each site is to have labels of its own, make a "
+                    "LinkedCategorical for each"
+                )
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from typing import Any, NamedTuple
 
 import jax
@@ -32,8 +32,10 @@ from .declared import clusters_permute
 
 __all__ = ["ClusterAxes", "cluster_axes"]
 
-_MOST_AXES = 3
-"""Axes up to which all sets of them are tried; of more, all together and none."""
+_MOST_SETS = 256
+"""Sets of axes that are tried, the smallest first; all of them where there are no more."""
+_AT_ONCE = 32
+"""Moves that one run of the program makes."""
 _ROUNDING = 1e-5
 """Difference of log densities, relative to their size, that rounding may leave."""
 _STEP = 0.3
@@ -43,10 +45,20 @@ _SORTED = constraints.ordered_vector, constraints.positive_ordered_vector
 
 
 class ClusterAxes(NamedTuple):
-    """Names of the axes of all sites, and whether clusters have an order."""
+    """Names of the axes of all sites, and whether clusters have an order.
+
+    Attributes
+    ----------
+    dims : dict
+    ordered : bool
+        Whether no cluster may be renumbered.
+    doubt : str, optional
+        Why clusters may be exchangeable though no axes of them were found.
+    """
 
     dims: dict[str, tuple[str, ...]]
     ordered: bool
+    doubt: str | None = None
 
     @property
     def are_exchangeable(self) -> bool:
@@ -54,12 +66,32 @@ class ClusterAxes(NamedTuple):
         return not self.ordered and any("clusters" in dims for dims in self.dims.values())
 
 
-class _Moved(NamedTuple):
-    """Values of the latent sites: at which point, after which permutation of which axes."""
+class _Move(NamedTuple):
+    """Values of the latent sites: at which point, with which entries taken along which axes."""
 
     point: int
     axes: tuple[str, ...]
     order: tuple[int, ...]
+
+
+class _Seen(NamedTuple):
+    """What a model has at one move.
+
+    Attributes
+    ----------
+    density, prior : ndarray
+        Log joint density, and that of all but the mixtures.
+    columns, weights : ndarray, shape (num_clusters,)
+        A random combination, over points, of the log densities by component, and of the log weights.
+    noted : dict
+        Deterministic sites with an axis of the length of the clusters.
+    """
+
+    density: Any
+    prior: Any
+    columns: Any
+    weights: Any
+    noted: dict[str, Any]
 
 
 def cluster_axes(
@@ -70,8 +102,9 @@ def cluster_axes(
     Models of the library say so themselves. In a user's model, axes of the length of the number of
     components are permuted together, by a transposition and by a cycle, which generate all permutations,
     at two points near draws: where the density stays, the components are exchangeable, whatever the axes
-    are called.
-    Where no permutation leaves it, such as of components that are fixed, clusters have an order.
+    are called. Axes of which an entry moves the density of one component alone are of components; other
+    axes, such as those of weights, of hyperparameters or of features, are tried beside them.
+    Where no permutation leaves the density, such as of components that are fixed, clusters have an order.
 
     Parameters
     ----------
@@ -96,30 +129,108 @@ def cluster_axes(
         if not check or len(sizes) != 1 or sizes == {1}:
             return ClusterAxes(dims, sizes == {1})
         (size,) = sizes
-        sets: list[tuple[str, ...]] = [("clusters",)]
+        axes = ["clusters"]
     elif sizes == {1}:
         return ClusterAxes(dims, True)
     else:
         (size,) = sizes
-        sets = _sets(_axes_of_length(latent_sites(trace), dims, size))
+        axes = _axes_of_length(latent_sites(trace), dims, size)
     ends = {n: np.stack([draws[n][0, 0], draws[n][-1, -1]]) for n in latent}
-    orders = ((1, 0, *range(2, size)), (*range(1, size), 0))
-    moves = [_Moved(p, (), tuple(range(size))) for p in range(2)]
-    moves += [_Moved(p, own, order) for own in sets for p in range(2) for order in orders]
-    density, noted = _evaluated(problem, ends, moves, dims, size)
-    allowed = _ROUNDING * (1 + np.abs(density))
-    stays = {m: abs(density[i] - density[m.point]) <= allowed[i] for i, m in enumerate(moves)}
-    found = [own for own in sets if all(stay for m, stay in stays.items() if m.axes == own)]
-    best = max(found, key=len, default=())
+    seen = _Viewer(problem, ends, axes, dims, size)
+    best, doubt = _exchangeable(seen, axes, size)
     if not best:
-        return ClusterAxes(dims, True)
-    first, last = (moves.index(_Moved(p, best, orders[1])) for p in range(2))
+        return ClusterAxes(dims, True, doubt)
+    cycle = _orders(size)[1]
+    before = seen([_Move(p, (), tuple(range(size))) for p in range(2)])
+    after = seen([_Move(p, best, cycle) for p in range(2)])
     named = {n: _renamed(own, best) for n, own in dims.items()}
-    for name, values in noted.items():
-        named[name] = _following(
-            values[[0, 1]], values[[first, last]], orders[1], dims[name], named[name]
-        )
+    for name in before[0].noted:
+        old, new = (np.stack([view.noted[name] for view in views]) for views in (before, after))
+        named[name] = _following(old, new, cycle, dims[name], named[name])
     return ClusterAxes(named, False)
+
+
+def _orders(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A transposition and a cycle."""
+    return (1, 0, *range(2, size)), (*range(1, size), 0)
+
+
+def _exchangeable(
+    seen: _Viewer, axes: Sequence[str], size: int
+) -> tuple[tuple[str, ...], str | None]:
+    """The axes that permute together without a change of the density, and what is in doubt without any."""
+    start = seen([_Move(0, (), tuple(range(size))), _Move(1, (), tuple(range(size)))])
+    swap, cycle = _orders(size)
+
+    def stay(own: tuple[str, ...]) -> bool:
+        moves = [_Move(p, own, order) for p in range(2) for order in (swap, cycle)]
+        return all(
+            _close(view.density, start[move.point].density)
+            for move, view in zip(moves, seen(moves), strict=True)
+        )
+
+    core = _axes_of_components(seen, start[0], axes, size)
+    others = [axis for axis in axes if axis not in core]
+    tried = 0
+    found: list[tuple[str, ...]] = []
+    for sets in _in_chunks(_supersets(core, others)):
+        if found and core:  # the smallest set with all axes of components
+            break
+        views = seen([_Move(0, own, swap) for own in sets])
+        likely = [
+            own
+            for own, view in zip(sets, views, strict=True)
+            if _close(view.density, start[0].density)
+        ]
+        found += [own for own in likely if stay(own)]
+        tried += len(sets)
+    if found:
+        return (found[0] if core else max(found, key=len)), None
+    if tried < 2 ** len(others) - (not core):
+        return (), (
+            f"{len(axes)} axes are as long as there are components ({size}), so that not all sets of them "
+            "were tried, and whether components may be renumbered is not known; call the axes of components, "
+            "and no others, 'clusters', by a plate or by infer={'event_dims': [...]}"
+        )
+    (moved,) = seen([_Move(0, core, cycle)])
+    alike = bool(core) and _close(moved.columns, start[0].columns[list(cycle)]).all()
+    free = not _close(start[0].weights, start[1].weights).all()
+    if alike and free and _close(moved.prior, start[0].prior):
+        return (), (
+            f"components may be renumbered but for their weights, which no axis of length {size} gives, so "
+            "that components may change their numbers between draws, which are averaged as they are; sample "
+            "the weights as one point of a simplex, such as from a Dirichlet distribution"
+        )
+    return (), None
+
+
+def _close(new: Any, old: Any) -> Any:
+    """Whether values differ by no more than rounding."""
+    return np.abs(new - old) <= _ROUNDING * (1 + np.abs(old))
+
+
+def _axes_of_components(
+    seen: _Viewer, start: _Seen, axes: Sequence[str], size: int
+) -> tuple[str, ...]:
+    """Axes whose first entries move the density of the first component, and of no other.
+
+    The second entry takes the place of the first, so that values stay in their supports.
+    """
+    copied = 1, 1, *range(2, size)
+    views = seen([_Move(0, (axis,), copied) for axis in axes])
+    same = [_close(view.columns, start.columns) for view in views]
+    return tuple(axis for axis, own in zip(axes, same, strict=True) if own[1:].all() and not own[0])
+
+
+def _supersets(core: tuple[str, ...], others: Sequence[str]) -> list[tuple[str, ...]]:
+    """Sets with these axes, the smallest first; axes called ``clusters`` are the first to be added."""
+    others = sorted(others, key=lambda axis: axis != "clusters")
+    sets = chain.from_iterable(combinations(others, n) for n in range(len(others) + 1))
+    return list(islice(filter(None, ((*core, *more) for more in sets)), _MOST_SETS))
+
+
+def _in_chunks(sets: Sequence[tuple[str, ...]]) -> list[Sequence[tuple[str, ...]]]:
+    return [sets[i : i + _AT_ONCE] for i in range(0, len(sets), _AT_ONCE)]
 
 
 def _axes_of_length(
@@ -139,19 +250,6 @@ def _axes_of_length(
 
 def _bare(support: Any) -> Any:
     return getattr(support, "base_constraint", support)
-
-
-def _sets(axes: Sequence[str]) -> list[tuple[str, ...]]:
-    """Sets of axes that may permute together, none left out that is small."""
-    sizes = range(1, len(axes) + 1) if len(axes) <= _MOST_AXES else [len(axes)]
-    return list(chain.from_iterable(combinations(axes, number) for number in sizes))
-
-
-def _permuted(value: Array, dims: Sequence[str], moved: _Moved) -> Array:
-    for axis, dim in enumerate(dims):
-        if dim in moved.axes:
-            value = jnp.take(value, np.asarray(moved.order), axis=axis)
-    return value
 
 
 def _renamed(own: Sequence[str], axes: Sequence[str]) -> tuple[str, ...]:
@@ -175,20 +273,43 @@ def _following(
     return tuple(named)
 
 
-def _evaluated(
-    problem: Problem,
-    ends: dict[str, NDArray],
-    moves: Sequence[_Moved],
-    dims: Mapping[str, tuple[str, ...]],
-    size: int,
-) -> tuple[NDArray, dict[str, NDArray]]:
-    """Log joint density after each move, and deterministic sites with an axis of that length.
+class _Viewer:
+    """The model after moves of two points that are drawn about these ends, in unconstrained space."""
 
-    Moves are of two points that are drawn about these ends, in unconstrained space.
-    """
-    rng = np.random.default_rng(0)
-    noise = {n: rng.normal(size=(2, *z.shape)) for n, z in free_shapes(problem).items()}
+    def __init__(
+        self,
+        problem: Problem,
+        ends: dict[str, NDArray],
+        axes: Sequence[str],
+        dims: Mapping[str, tuple[str, ...]],
+        size: int,
+    ) -> None:
+        self.problem, self.axes, self.size = problem, tuple(axes), size
+        rng = np.random.default_rng(0)
+        noise = {n: rng.normal(size=(2, *z.shape)) for n, z in free_shapes(problem).items()}
+        self.given = ends, noise
+        self.build = _builder(self.axes, dims, size)
 
+    def __call__(self, moves: Sequence[_Move]) -> list[_Seen]:
+        """See what the model has after each move."""
+        kept = tuple(range(self.size))
+        filled = [*moves, *[_Move(0, (), kept)] * (-len(moves) % _AT_ONCE)]
+        points = np.array([move.point for move in filled])
+        orders = np.array(
+            [[m.order if axis in m.axes else kept for axis in self.axes] for m in filled]
+        ).reshape(len(filled), len(self.axes), self.size)
+        found: list[_Seen] = []
+        for at in range(0, len(filled), _AT_ONCE):
+            own = slice(at, at + _AT_ONCE)
+            args = (*self.given, points[own], orders[own], self.problem.args)
+            key = self.size, self.axes
+            program, _ = compiled("exchangeable", self.problem, key, self.build, *args, once=True)
+            views = jax.tree.map(np.asarray, program(*args))
+            found += [jax.tree.map(lambda v, i=i: v[i], views) for i in range(_AT_ONCE)]
+        return found[: len(moves)]
+
+
+def _builder(axes: tuple[str, ...], dims: Mapping[str, tuple[str, ...]], size: int) -> Callable:
     def build(bare: Problem) -> Callable:
         def near(
             values: dict[str, Array], noise: dict[str, Array], args: tuple
@@ -198,23 +319,44 @@ def _evaluated(
             trace, _ = place(bare, free, args)
             return {n: trace[n]["value"] for n in values}
 
-        def one(values: dict[str, Array], args: tuple) -> tuple[Array, dict[str, Array]]:
-            trace = trace_model(bare, values, args)
-            noted = deterministics(trace)
-            return sum_log_prob(trace), {n: v for n, v in noted.items() if size in jnp.shape(v)}
+        def one(values: dict[str, Array], orders: Array, args: tuple) -> _Seen:
+            moved = dict(values)
+            for name in values:
+                for axis, dim in enumerate(dims[name]):
+                    if dim in axes:
+                        order = orders[axes.index(dim)]
+                        moved[name] = jnp.take(moved[name], order, axis=axis)
+            trace = trace_model(bare, moved, args)
+            mixtures = finite_mixtures(trace)
+            prior = sum_log_prob({n: site for n, site in trace.items() if n not in mixtures})
+            density = prior + sum_log_prob({n: trace[n] for n in mixtures})
+            columns = weights = jnp.zeros(size)
+            for fn, value in mixtures.values():
+                if fn.num_clusters == size:
+                    factors = fn.log_factors(value)
+                    columns += _combined(fn.label_factors(factors))
+                    weights += _combined(jnp.atleast_2d(factors["log_weights"]))
+            noted = {n: v for n, v in deterministics(trace).items() if size in jnp.shape(v)}
+            return _Seen(density, prior, columns, weights, noted)
 
-        def all_moves(ends: dict[str, Array], noise: dict[str, Array], args: tuple) -> Any:
-            points = jax.lax.map(lambda both: near(both[0], both[1], args), (ends, noise))
-            moved = {
-                n: jnp.stack([_permuted(value[m.point], dims[n], m) for m in moves])
-                for n, value in points.items()
-            }
-            return jax.lax.map(lambda values: one(values, args), moved)
+        def all_moves(
+            ends: dict[str, Array],
+            noise: dict[str, Array],
+            points: Array,
+            orders: Array,
+            args: tuple,
+        ) -> _Seen:
+            places = jax.lax.map(lambda both: near(both[0], both[1], args), (ends, noise))
+            return jax.lax.map(
+                lambda move: one({n: v[move[0]] for n, v in places.items()}, move[1], args),
+                (points, orders),
+            )
 
         return all_moves
 
-    key = size, tuple(moves)
-    program, _ = compiled("exchangeable", problem, key, build, ends, noise, problem.args, once=True)
-    density, noted = program(ends, noise, problem.args)
-    found: Any = {name: np.asarray(value) for name, value in noted.items()}
-    return np.asarray(density), found
+    return build
+
+
+def _combined(table: Array) -> Array:
+    """A combination of the rows of a table by fixed uneven weights."""
+    return jnp.cos(jnp.arange(len(table), dtype=table.dtype)) @ table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ import numpyro
 from jax import Array
 from jax.typing import ArrayLike
 
-from sidebayes.common.fields import check_integer
+from sidebayes.common.fields import check_integer, given_array, is_traced
 
 from ..mixtures.weights import DirichletWeights
 
@@ -43,9 +43,12 @@ def class_table(
         For a concentration below 0.01, or of another shape.
     """
     check_integer("num_classes", num_classes)
-    known = np.asarray(concentration)
+    traced = is_traced(concentration)
+    known: Any = (
+        given_array("class_concentration", concentration) if traced else np.asarray(concentration)
+    )
     fits = known.dtype.kind in "fiu" and known.shape in ((), (num_classes,))
-    if not fits or not (np.isfinite(known) & (known >= _LEAST)).all():
+    if not fits or not (traced or (np.isfinite(known) & (known >= _LEAST)).all()):
         raise ValueError(
             f"class_concentration = {concentration!r:.60}; expected a number of at least {_LEAST}, or "
             f"one for each of the {num_classes} classes"

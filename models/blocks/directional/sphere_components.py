@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from sidebayes.common.fields import check_integer
+from sidebayes.common.fields import check_integer, is_traced
 
 from .directional_prior import DirectionalPrior, resolve_directional_prior
 from .von_mises_fisher_components import VonMisesFisherComponents
@@ -51,7 +51,7 @@ def sphere_components(
         raise ValueError(f"family = {family!r:.60}; expected one of {FAMILIES}")
     size = _dimension(x, dimension)
     resolved = resolve_directional_prior(prior, x, num_clusters)
-    if resolved is not None and resolved.df <= size - 1:
+    if resolved is not None and not is_traced(resolved.df) and resolved.df <= size - 1:
         raise ValueError(
             f"prior has df = {resolved.df:g}; on a sphere of {size} dimensions it must exceed {size - 1}"
         )

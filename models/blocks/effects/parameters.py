@@ -360,10 +360,10 @@ class MixedParameters(Block, Expanded):
             ("deviation", self.structure.size, "columns of random effects"),
             ("noise", self.num_outputs, "outputs"),
         ):
-            given = np.asarray(getattr(prior, name))
-            if given.ndim and len(given) != wanted:
+            shape = np.shape(getattr(prior, name))
+            if shape not in ((), (wanted,)):
                 raise ValueError(
-                    f"EffectsPrior({name}=...) has {len(given)} numbers for {wanted} {what}; give one each"
+                    f"EffectsPrior({name}=...) has {shape[0]} numbers for {wanted} {what}; give one each"
                 )
 
 

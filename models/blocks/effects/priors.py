@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from sidebayes.common.fields import (
     Range,
     check_fields,
     check_number,
+    given_array,
+    is_traced,
     point_table,
     real_array,
     refuse_gaps,
@@ -36,6 +39,8 @@ class EffectsPrior:
     An intercept is the outcome where all other columns are zero, which for a calendar year is far from all
     data. With maps A and C this prior is that of :math:`A \beta` and of :math:`C D C^\top`, the fixed
     effects and the covariance of the random effects at an origin among the data.
+
+    Numbers may be values of other sites, for a prior with parameters of its own; the maps may not.
 
     Parameters
     ----------
@@ -68,11 +73,14 @@ class EffectsPrior:
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale", "deviation", "noise"):
-            value = real_array(f"EffectsPrior: {name}", getattr(self, name))
+            value = given_array(f"EffectsPrior: {name}", getattr(self, name))
             if value.ndim != 1 and not (name == "noise" and value.ndim == 0):
                 raise ValueError(
                     f"EffectsPrior({name}=...) has shape {value.shape}; give one number per column"
                 )
+            if is_traced(value):
+                object.__setattr__(self, name, value)
+                continue
             if not np.isfinite(value).all() or (name != "mean" and (value <= 0).any()):
                 wanted = "finite" if name == "mean" else "positive"
                 raise ValueError(
@@ -103,7 +111,7 @@ class EffectsPrior:
             object.__setattr__(self, name, frozen(value))
         check_fields(self)
 
-    def of_coefficients(self, terms: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+    def of_coefficients(self, terms: NDArray[np.int64]) -> tuple[Any, Any]:
         """Mean of some fixed effects, and lower triangular factor of their covariance.
 
         Parameters
@@ -111,10 +119,11 @@ class EffectsPrior:
         terms : ndarray of int
             Their numbers.
         """
-        mean, scale = np.asarray(self.mean), np.asarray(self.scale)
+        xp: Any = jnp if is_traced((self.mean, self.scale)) else np
+        mean, scale = xp.asarray(self.mean), xp.asarray(self.scale)
         back = np.eye(len(mean)) if self.fixed_map is None else np.linalg.inv(self.fixed_map)
-        upper = np.linalg.qr((back[terms] * scale).T, mode="r")
-        return back[terms] @ mean, upper.T * np.sign(np.diag(upper))
+        upper = xp.linalg.qr((back[terms] * scale).T, mode="r")
+        return back[terms] @ mean, upper.T * xp.sign(xp.diag(upper))
 
     def map_of(self, structure: Structure) -> NDArray[np.float64]:
         """`random_map` within the blocks of random effects that may be correlated."""

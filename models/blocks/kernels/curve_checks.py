@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import real_array
+from sidebayes.common.fields import given_array, is_traced, real_array
 from sidebayes.common.warnings import warn_user
 
 __all__ = [
@@ -118,10 +118,11 @@ def check_own(own: Collection[str]) -> None:
         )
 
 
-def check_positive(name: str, given: Any) -> NDArray:
+def check_positive(name: str, given: Any) -> Any:
     """A positive number; for length-scales one for each input, for noise one for each output."""
-    value = real_array(name, given)
-    if value.ndim > (name != "amplitude") or not (np.isfinite(value) & (value > 0)).all():
+    value = given_array(name, given)
+    valid = is_traced(value) or (np.isfinite(value) & (value > 0)).all()
+    if value.ndim > (name != "amplitude") or not valid:
         raise ValueError(f"{name} = {given!r:.60}; expected a positive number or a distribution")
     return value
 

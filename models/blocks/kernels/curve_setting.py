@@ -13,6 +13,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
+from sidebayes.common.fields import is_traced
+
 from ..side_information.partial_labels import Groups
 from .curve_checks import (
     SCALES,
@@ -132,7 +134,11 @@ def _typical_scales(y: Any, observed: Any, inputs: Any, *given: Any) -> dict[str
         spread = xp.where(spread == 0, 1.0, spread)
     default = xp.where(reach > 0, reach, 1.0) / 5, spread, spread / 5
     found = (
-        own if one is None else one.mean if isinstance(one, dist.Distribution) else one
+        own
+        if one is None or is_traced(one)
+        else one.mean
+        if isinstance(one, dist.Distribution)
+        else one
         for one, own in zip(given, default, strict=True)
     )
     return dict(zip(SCALES, found, strict=True))

@@ -114,7 +114,18 @@ class LinkedMixture(FiniteMixture):
             (num_clusters,), or one row per point; ``pair_weights`` (num_links,). Where clusters are
             mixtures, ``unary`` has an axis of components, and ``log_within``
             (num_clusters, num_components) are their log weights. ``log_side`` is there if it was given.
+
+        Raises
+        ------
+        ValueError
+            If the value is not one row for each row of the distribution, of the shape of the components.
         """
+        if jnp.shape(value) != self.event_shape:
+            raise ValueError(
+                f"the data have shape {jnp.shape(value)}, and components are densities of rows of shape "
+                f"{self.components.event_shape}, for {self.event_shape[0]} rows; expected data of shape "
+                f"{self.event_shape}"
+            )
         factors = {
             "unary": row_log_densities(self.components, value),
             **self.log_factors_of_labels(),

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array, lax
@@ -16,7 +15,7 @@ from jax.scipy.special import digamma
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Range, check_number
+from sidebayes.common.fields import Range, check_number, given_array, is_traced
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
@@ -106,8 +105,9 @@ def _fixed_weights(weights: ArrayLike | str, num_clusters: int) -> Array:
                 f"weights = {weights!r}; expected 'uniform', a vector, or None to learn"
             )
         return jnp.full(num_clusters, 1 / num_clusters)
-    given = np.asarray(weights, float)
-    if given.shape != (num_clusters,) or not (given > 0).all() or abs(given.sum() - 1) > 1e-6:
+    given = given_array("weights", weights)
+    valid = is_traced(given) or ((given > 0).all() and abs(given.sum() - 1) <= 1e-6)
+    if given.shape != (num_clusters,) or not valid:
         raise ValueError(
             f"weights = {given}; expected {num_clusters} positive numbers that sum to 1"
         )

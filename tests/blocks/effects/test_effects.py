@@ -97,6 +97,22 @@ def test_mixed_effects_are_random_effects_about_a_linear_mean(table, factor, noi
         linear(np.array(FACTORS[factor])).log_prob(table.y[None])
 
 
+@pytest.mark.parametrize("outputs", [None, OUTPUTS])
+def test_noise_may_be_one_number(table, outputs):
+    """Also one that is sampled."""
+    size = 1 if outputs is None else 2
+
+    def densities(noise):
+        given = {"scale_tril": np.array(FACTORS["full"]), "noise": noise, "outputs": outputs}
+        kinds = (partial(MixedEffects, FIXED, BETA), partial(RestrictedEffects, FIXED))
+        return [kind(table.design, table.groups, **given).log_prob(table.y) for kind in kinds]
+
+    one, each = jax.jit(lambda s: (densities(s), densities(jnp.full(size, s))))(0.6)
+    np.testing.assert_array_equal(one, each)
+    with pytest.raises(ValueError, match=r"noise has shape \(3,\); expected one number, or"):
+        densities(np.ones(3))
+
+
 def test_outcomes_far_from_zero_lose_no_digits(table):
     """Squares are about a least-squares fit: an offset of a million noise scales costs six digits."""
     density = jax.jit(lambda y: restricted(table).log_prob(y))

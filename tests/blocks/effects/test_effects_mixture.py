@@ -47,6 +47,14 @@ def build(links=None, known=None, reading="field", beta=BETA, factor=FACTOR, noi
     )  # fmt: skip
 
 
+def test_noise_may_be_one_number():
+    np.testing.assert_array_equal(build(noise=0.6).noise, np.full((3, 2), 0.6))
+    own = np.array([[0.6], [1.1], [0.8]])
+    np.testing.assert_array_equal(build(noise=own).noise, np.repeat(own, 2, axis=1))
+    with pytest.raises(ValueError, match="noise has shape"):
+        build(noise=np.ones(3))
+
+
 @cache
 def by_class():
     """Log density of each group in each class, and moments of its effects, by dense matrices."""

@@ -287,3 +287,10 @@ def test_remarks_on_the_truncation():
     assert "has 20% of the mass: the truncation matters; raise num_clusters" in said
     said = block.remark({"sticks": np.array([[[0.6, 1e-4]]])})
     assert "and 1 before it have next to none" in said
+
+
+def test_rows_of_another_shape_than_the_components_are_refused():
+    labels = LinkedCategorical(jnp.zeros(3), LabelGraph.build(None, 6, 3))
+    density = CurveDensity("rbf", INPUTS, INPUTS, jnp.zeros((3, 1, 6)), **SCALES)
+    with pytest.raises(ValueError, match=r"data have shape \(6,\).*rows of shape \(1,\)"):
+        LinkedMixture(labels, density).log_prob(Y[:, 0])

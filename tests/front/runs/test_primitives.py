@@ -17,6 +17,8 @@ from scipy.stats import multivariate_normal, norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, log_joint
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.gmm import gmm
 from sidebayes.models.mixed_effects_mixture import mixed_effects_mixture
 from sklearn.metrics import adjusted_rand_score
@@ -456,3 +458,39 @@ def test_a_mask_of_rows_of_a_linked_mixture_says_what_it_is():
 
     with pytest.raises(ValueError, match="one event of all rows, so that no mask.*links.subset"):
         fitted(masked, Y)
+
+
+def two_outcomes(x: Float[Array, " points"], count: Float[Array, " points"], *, sites: str):
+    """Outcomes of two kinds under one label: as one site, as two, or as two with labels of their own."""
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    with numpyro.plate("clusters", 2):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 0.5))
+    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, len(x)))
+    counts, side = dist.Poisson(rate), None
+    if sites == "one":
+        side = counts.log_prob(count[:, None])
+    else:
+        own = labels if sites == "two" else LinkedCategorical(labels.log_weights, labels.graph)
+        numpyro.sample("count", LinkedMixture(own, counts), obs=count)
+    numpyro.sample("x", LinkedMixture(labels, dist.Normal(mean, 1.0), log_side=side), obs=x)
+
+
+def test_labels_of_two_outcomes_are_summed_out_once():
+    x, count = jnp.asarray(Y), jnp.floor(jnp.abs(Y))
+    at = {
+        "weights": jnp.array([0.4, 0.6]),
+        "mean": jnp.array([1.0, 3.0]),
+        "rate": jnp.array([1.0, 4.0]),
+    }
+    factors = jnp.log(at["weights"]) + dist.Poisson(at["rate"]).log_prob(count[:, None])
+    factors += dist.Normal(at["mean"], 1.0).log_prob(x[:, None])
+    expected = jax.nn.logsumexp(factors, axis=-1).sum()
+    expected += dist.Normal(0.0, 3.0).log_prob(at["mean"]).sum()
+    expected += dist.Gamma(2.0, 0.5).log_prob(at["rate"]).sum()
+    assert log_joint(Problem(two_outcomes, (x, count), {"sites": "one"}), at) == pytest.approx(
+        expected
+    )
+    with pytest.raises(ValueError, match="'count' and 'x' have the same labels.*log_side"):
+        sb.fit(two_outcomes, x, count, sites="two", progress=False)
+    abstract_trace(Problem(two_outcomes, (x, count), {"sites": "own labels"}))

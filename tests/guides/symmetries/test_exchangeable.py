@@ -7,6 +7,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.symmetries.exchangeable import cluster_axes
 
 import sidebayes as sb
 
@@ -109,3 +112,71 @@ def test_fixed_components_need_no_match():
         estimate = fit.params["weights"]
     mean = fit.tree["posterior"]["weights"].mean(("chain", "draw"))
     np.testing.assert_allclose(estimate, mean)
+
+
+Y = np.stack([X, RNG.normal(size=len(X))], axis=1)
+
+
+def with_hyperparameters(x):
+    """As many features as clusters, and sites whose last axis has a name of its own."""
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    tau = numpyro.sample("tau", dist.HalfNormal(5.0).expand([2]).to_event(1))
+    with numpyro.plate("groups", 2):
+        centre = numpyro.sample("centre", dist.Normal(0.0, 1.0))
+    with numpyro.plate("clusters", 2):
+        loc = numpyro.sample("loc", dist.Normal(centre[:, None], tau).to_event(1))
+        scale = numpyro.sample("scale", dist.HalfNormal(2.0).expand([2]).to_event(1))
+    components = dist.Normal(loc, scale).to_event(1)
+    with numpyro.plate("points", len(x)):
+        numpyro.sample(
+            "x", dist.MixtureSameFamily(dist.Categorical(probs=weights), components), obs=x
+        )
+
+
+def with_many_axes(x):
+    """Ten axes as long as there are components, of which two are of these."""
+    shift = sum(
+        numpyro.sample(f"shift_{i}", dist.Normal(jnp.array([0.0, 1.0]), 0.1).to_event(1)).sum()
+        for i in range(8)
+    )
+    in_a_plate_of_its_own(x - shift)
+
+
+def with_weights_of_a_number(x):
+    share = numpyro.sample("share", dist.Beta(2.0, 2.0))
+    with numpyro.plate("clusters", 2):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    mix(jnp.stack([share, 1 - share]), mean, x)
+
+
+def axes_of(model, x):
+    problem = Problem(model, (x,), {})
+    starts = initial_values(problem, 0, 2)
+    return cluster_axes(problem, {n: v[:, None] for n, v in starts.items()})
+
+
+def test_clusters_are_found_among_many_axes_of_their_length():
+    found = axes_of(with_hyperparameters, Y)
+    assert found.are_exchangeable
+    assert found.dims == {
+        "weights": ("clusters",),
+        "tau": ("tau_dim_0",),
+        "centre": ("clusters",),
+        "loc": ("clusters", "loc_dim_1"),
+        "scale": ("clusters", "scale_dim_1"),
+    }
+    found = axes_of(with_many_axes, X)
+    assert found.are_exchangeable
+    assert found.dims["mean"] == found.dims["weights"] == ("clusters",)
+    assert found.dims["shift_0"] == ("shift_0_dim_0",)
+
+
+def test_clusters_that_only_their_weights_tell_apart_are_in_doubt():
+    assert axes_of(in_order, X).doubt is None
+    assert axes_of(unlike_priors, X).doubt is None
+    found = axes_of(with_weights_of_a_number, X)
+    assert found.ordered
+    assert "sample the weights as one point of a simplex" in found.doubt
+    fit = mode(with_weights_of_a_number)
+    assert fit.verdict[0] == "caution"
+    assert "may be renumbered but for their weights" in fit.verdict[1]

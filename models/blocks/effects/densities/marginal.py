@@ -14,7 +14,7 @@ from .random_effects import RandomEffects, log_integrals, precisions
 from .small import forward_solve
 from .sums import RowSums, row_sums
 
-__all__ = ["MixedEffects", "Weighted", "by_row", "effect_factors", "weighted"]
+__all__ = ["MixedEffects", "Weighted", "by_output", "by_row", "effect_factors", "weighted"]
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -82,6 +82,22 @@ def effect_factors(
     }
 
 
+def by_output(noise: ArrayLike, outputs: Array | None) -> Array:
+    """Noise of every output; a number is that of all.
+
+    Raises
+    ------
+    ValueError
+        If there are as many numbers as neither.
+    """
+    found, size = jnp.asarray(noise), 1 if outputs is None else outputs.shape[-1]
+    if found.shape not in ((), (size,)):
+        raise ValueError(
+            f"noise has shape {found.shape}; expected one number, or ({size},), one for each output"
+        )
+    return jnp.broadcast_to(found, (size,))
+
+
 def by_row(noise: Array, outputs: Array | None) -> Array:
     """Noise of every row, or of all, from that of every output."""
     return noise[0] if outputs is None else outputs @ noise
@@ -103,8 +119,8 @@ class MixedEffects(RandomEffects):
         Columns Z of the random effects.
     groups : Groups
     scale_tril : array_like, shape (num_effects, num_effects)
-    noise : array_like, shape (num_outputs,)
-        Standard deviation of each output.
+    noise : array_like, shape () or (num_outputs,)
+        Standard deviation of all outputs, or of each.
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures; None where there is one only.
     """
@@ -130,8 +146,8 @@ class MixedEffects(RandomEffects):
         validate_args: bool | None = None,
     ) -> None:
         self.fixed, self.coefficients = jnp.asarray(fixed), jnp.asarray(coefficients)
-        self.deviations = jnp.asarray(noise)
         self.outputs = None if outputs is None else jnp.asarray(outputs)
+        self.deviations = by_output(noise, self.outputs)
         super().__init__(
             self.fixed @ self.coefficients,
             random,

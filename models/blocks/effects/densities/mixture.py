@@ -62,8 +62,8 @@ class EffectsMixture(FiniteMixture):
     groups : Groups
     scale_tril : array_like, shape (num_clusters, num_effects, num_effects)
         Lower triangular factors T of the covariances of the effects.
-    noise : array_like, shape (num_clusters, num_outputs)
-        Standard deviation of each output.
+    noise : array_like, shape (), (num_clusters, 1) or (num_clusters, num_outputs)
+        Standard deviation of all outcomes, of those of each class, or of each output in each class.
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures; None where there is one only.
     log_side : Array, shape (num_groups, num_clusters), optional
@@ -117,8 +117,11 @@ class EffectsMixture(FiniteMixture):
         self.labels, self.groups, self.log_side = labels, groups, log_side
         self.fixed, self.design = jnp.asarray(fixed), jnp.asarray(random)
         self.coefficients, self.scale_tril = jnp.asarray(coefficients), jnp.asarray(scale_tril)
-        self.noise = jnp.asarray(noise)
         self.outputs = None if outputs is None else jnp.asarray(outputs)
+        self.noise = jnp.asarray(noise)
+        if self.noise.shape in ((), (self.num_clusters, 1)):
+            size = 1 if self.outputs is None else self.outputs.shape[1]
+            self.noise = jnp.broadcast_to(self.noise, (self.num_clusters, size))
         self._check_shapes()
         super().__init__(event_shape=(len(self.fixed),), validate_args=validate_args)
 

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from ...collapsed import Fitted, NamedArray
 from ...side_information.partial_labels import Groups
-from .marginal import Weighted, by_row, weighted
+from .marginal import Weighted, by_output, by_row, weighted
 from .random_effects import RandomEffects, named_effects, precisions
 from .small import cholesky, forward_solve, inverse, log_determinant
 from .sums import RowSums, row_sums
@@ -72,7 +72,7 @@ class RestrictedEffects(RandomEffects):
     random : array_like, shape (num_rows, num_effects)
     groups : Groups
     scale_tril : array_like, shape (num_effects, num_effects)
-    noise : array_like, shape (num_outputs,)
+    noise : array_like, shape () or (num_outputs,)
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures; None where there is one only.
     prior : tuple of array_like, optional
@@ -96,8 +96,8 @@ class RestrictedEffects(RandomEffects):
         prior: tuple[ArrayLike, ArrayLike] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.fixed, self.deviations = jnp.asarray(fixed), jnp.asarray(noise)
         self.outputs = None if outputs is None else jnp.asarray(outputs)
+        self.fixed, self.deviations = jnp.asarray(fixed), by_output(noise, self.outputs)
         self.prior = None if prior is None else tuple(map(jnp.asarray, prior))
         mean = jnp.zeros(self.fixed.shape[1]) if self.prior is None else self.prior[0]
         super().__init__(
