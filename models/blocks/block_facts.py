@@ -181,6 +181,15 @@ class Remarking(Protocol):
 
 
 @runtime_checkable
+class RemarkingOnData(Protocol):
+    """Looks at the data of a fit."""
+
+    def remark_on_data(self, name: str, value: Any) -> str | None:
+        """What a fit should say of the data, observed at site `name`, in a sentence; None if nothing."""
+        ...
+
+
+@runtime_checkable
 class Bounded(Protocol):
     """Has sites that may lie on the boundary of what they can be, where there are no standard errors."""
 
