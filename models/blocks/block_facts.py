@@ -27,6 +27,7 @@ __all__ = [
     "Obstructed",
     "Regularised",
     "Remarking",
+    "RemarkingOnData",
     "Starting",
     "TakesMissing",
     "Typical",
