@@ -9,23 +9,28 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.kernels.latent_classifier import LatentClassifier
+from .blocks.kernels.latent_classifier import LatentClassifier, warn_of_offset
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.mixtures.data_units import fitted_statistic
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.pair_likelihoods import pair_likelihood
 from .blocks.mixtures.reliability import learned_pair_weights
+from .blocks.roles import Checked, KernelFeatures
 from .blocks.side_information.links import Links
 
 __all__ = ["pairwise_gp"]
 
+_VARIANCE = 10.0
+"""Variance of the difference of two latent functions, on average over the points."""
+
 
 def pairwise_gp(
-    x: Annotated[ArrayLike, "points features"],
+    x: Annotated[ArrayLike, "points features", KernelFeatures(), Checked(warn_of_offset)],
     links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
-    variance: float | dist.Distribution = 10.0,
+    variance: float | dist.Distribution | None = None,
     likelihood: str = "exact",
     flip_rate: dist.Distribution | str | None = None,
     inference: str | Inference = "exact",
@@ -45,13 +50,14 @@ def pairwise_gp(
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
-        Features; a kernel :math:`x x^T` of unit mean diagonal gives `variance` its meaning.
+        Features of a kernel :math:`x x^T`. Functions are zero where all features are.
     links : Links, LabelGraph or None
         Hard and soft statements; without any the posterior is the prior.
     num_clusters : int
-    variance : float or Distribution
-        :math:`\lambda`, of the difference of two latent functions; a distribution to learn it. If it is
-        small, the mode is at zero.
+    variance : float or Distribution, optional
+        :math:`\lambda`, of the difference of two latent functions where the kernel is one; a distribution to
+        learn it. By default ten over the mean diagonal of the kernel, whatever the units of the features;
+        it is recorded as site ``variance``. If it is small, the mode is at zero.
     likelihood : {"exact", "factorised", "jensen"}
         How labels of overlapping statements are summed out: jointly, a product over statements (Lu
         2008, eq. 4.22; exact where no point is in two), or Jensen's lower bound (eq. 4.23, soft
@@ -74,7 +80,10 @@ def pairwise_gp(
     x = jnp.asarray(x)
     graph = as_label_graph(links, len(x), num_clusters, inference)
     statements = pair_likelihood(likelihood, graph)
-    if isinstance(variance, dist.Distribution):
+    if variance is None:
+        size = jnp.square(x).sum(axis=1).mean()
+        variance = fitted_statistic("variance", _VARIANCE / jnp.where(size > 0, size, 1.0))
+    elif isinstance(variance, dist.Distribution):
         variance = numpyro.sample("variance", variance)
     elif not variance > 0:
         raise ValueError(f"variance = {variance!r}; expected a positive number or a distribution")

@@ -76,7 +76,8 @@ def classes(kernel, links, seed):
     root = np.linalg.cholesky(within + 1e-8 * np.eye(len(linked)))
     own = sb.Links.from_pairs(ends.reshape(-1, 2), links.same, np.abs(links.weights), len(linked))
     args = jnp.asarray(root), sb.LabelGraph.build(own, len(linked))
-    problem = Problem(pairwise_gp, args, {"num_clusters": 2, "likelihood": "factorised"})
+    options = {"num_clusters": 2, "likelihood": "factorised", "variance": 10.0}
+    problem = Problem(pairwise_gp, args, options)
     found = sb.MAP().run(problem, seed=seed, progress=False)
     carried = features[linked].T @ np.linalg.solve(root.T, found.params["coefficients"].T)
     return (features @ carried).argmax(axis=1), float(np.squeeze(found.sample_stats["lp"]))

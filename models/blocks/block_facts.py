@@ -27,6 +27,7 @@ __all__ = [
     "Obstructed",
     "Regularised",
     "Remarking",
+    "RemarkingOnData",
     "Starting",
     "TakesMissing",
     "Typical",
@@ -177,6 +178,15 @@ class Remarking(Protocol):
         Values have an axis of chains and one of draws in front. They are by role, and those of roles that
         the block lacks are of other blocks.
         """
+        ...
+
+
+@runtime_checkable
+class RemarkingOnData(Protocol):
+    """Looks at the data of a fit."""
+
+    def remark_on_data(self, name: str, value: Any) -> str | None:
+        """What a fit should say of the data, observed at site `name`, in a sentence; None if nothing."""
         ...
 
 

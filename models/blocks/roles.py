@@ -18,6 +18,7 @@ __all__ = [
     "Checked",
     "Chosen",
     "Held",
+    "KernelFeatures",
     "Like",
     "Missing",
     "Omissible",
@@ -123,6 +124,14 @@ class OwnFrame:
 
 
 @dataclass(frozen=True)
+class KernelFeatures:
+    """In the annotation of a table: columns are features of a kernel, which may vanish at nearly all rows.
+
+    Rows, and not single values, are then compared with one another, by their length.
+    """
+
+
+@dataclass(frozen=True)
 class Truncation:
     """In the annotation of a number of clusters: they may be more than points, and hold none."""
 
@@ -154,6 +163,8 @@ class Role:
         Option whose columns or classes these are, empty for none; see `Like`.
     own_frame : str
         Argument whose groups of rows lie in a frame each, empty for none; see `OwnFrame`.
+    of_kernel : bool
+        Whether columns are features of a kernel; see `KernelFeatures`.
     whole : bool
         Whether integers of a table stay integers, which may be categories or indices: in the user's own
         models, unless jaxtyping says ``Float``.
@@ -171,6 +182,7 @@ class Role:
     omissible: bool = False
     like: str = ""
     own_frame: str = ""
+    of_kernel: bool = False
     whole: bool = False
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
@@ -376,6 +388,7 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
             omissible=_is_noted(hint, Omissible),
             like=like,
             own_frame=frame,
+            of_kernel=_is_noted(hint, KernelFeatures),
         )
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping

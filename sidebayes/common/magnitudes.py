@@ -94,6 +94,7 @@ def warn_of_far_rows(
     *,
     frames: NDArray[np.int64] | None = None,
     reference_frames: NDArray[np.int64] | None = None,
+    by_length: bool = False,
 ) -> None:
     """Warn of rows that lie further from all others than measurements do, such as fill values.
 
@@ -109,7 +110,13 @@ def warn_of_far_rows(
         Of the rows, in their order by default.
     frames, reference_frames : ndarray of int, shape (num_rows,), optional
         Number of the frame of each row, whose place and unit do not count.
+    by_length : bool
+        Look at the lengths of the rows, and not at single values.
     """
+    if by_length:
+        known = None if reference is None else _lengths(reference)
+        warn_of_far_rows(f"the length of the rows of {name}", _lengths(values), known, numbers)
+        return
     flat = _in_frames(values.reshape(len(values), -1), frames)
     known = flat
     if reference is not None:
@@ -132,6 +139,10 @@ def warn_of_far_rows(
         "value decides means and spreads almost alone. If it is a slip or stands for a missing value, "
         "correct it, drop the row or impute it; if it is right, consider logarithms"
     )
+
+
+def _lengths(rows: NDArray) -> NDArray:
+    return np.sqrt(np.square(rows.reshape(len(rows), -1)).sum(axis=1))
 
 
 def _in_frames(rows: NDArray, frames: NDArray[np.int64] | None) -> NDArray:

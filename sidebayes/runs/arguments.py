@@ -207,7 +207,7 @@ def read_run(
             warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows)
         else:
             frames = getattr(read.data.get(role.own_frame), "codes", None)
-            warn_of_far_rows(one, values, frames=frames)
+            warn_of_far_rows(one, values, frames=frames, by_length=role.of_kernel)
     unit = signature.unit_of(read.data) or ""
     checks.check_order("truth", truth, unit, read.data)
     return Run(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import write_features
 from sidebayes.diagnostics.fitted import Fitted
+from sidebayes.diagnostics.links.support import doubt_links
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibilities
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
@@ -128,9 +129,10 @@ def _start(
     return {name: mode.params[name] for name in shapes}, mode.modes
 
 
-def _remarks(run: Run, result: EngineResult) -> tuple[str, ...]:
+def _remarks(run: Run, found: _Found) -> tuple[str, ...]:
     """What the engine and the model say of the draws, and whether the draws missed a mode."""
-    said = *result.remarks, *problems.remarks(run.problem, result.draws)
+    result, links = found.result, _doubted(run, found.derived)
+    said = *result.remarks, *problems.remarks(run.problem, result.draws), *filter(None, [links])
     turns = site_symmetries(run.problem)  # along these, other places are the same mode
     below = None
     if result.modes is not None and not run.engine.gives_point and not turns:
@@ -142,6 +144,25 @@ def _remarks(run: Run, result: EngineResult) -> tuple[str, ...]:
         f"{MISSED_MODE}, {below:.1f} below the highest in log density, so that its share of the posterior is "
         "missing; run an engine that starts from the prior, such as SMC",
     )
+
+
+def _doubted(run: Run, derived: posterior.Derived) -> str | None:
+    """What the points say of the links; None where there are none, or labels follow them by design."""
+    links, prob, known = (
+        next(iter(run.links.values()), None),
+        derived.responsibilities,
+        derived.agreement,
+    )
+    if not links or prob is None:
+        return None
+    if known is not None:
+        return doubt_links(links, known[0][:, : len(links)], known[1])
+    fn, _ = posterior.mixture_structure(run.problem)
+    if not fn.is_density or links.pairs.max() >= prob.shape[1]:
+        return None
+    first, second = (prob[:, end] for end in links.pairs.T)
+    same, chance = (first * second).sum(axis=-1), np.square(prob.mean(axis=1)).sum(axis=-1)
+    return doubt_links(links, same, chance, tied=False)
 
 
 def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult:
@@ -327,6 +348,6 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
         ordered=axes.ordered,
-        remarks=(*_remarks(run, result), *filter(None, [axes.doubt])),
+        remarks=(*_remarks(run, found._replace(result=result)), *filter(None, [axes.doubt])),
         attrs=stored.attributes(run),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, liv
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
-from sidebayes.models.blocks.block_facts import Checking, Remarking, Unbounded
+from sidebayes.models.blocks.block_facts import Checking, Remarking, RemarkingOnData, Unbounded
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.directional.von_mises_fisher_components import VonMisesFisherComponents
 from sidebayes.models.blocks.directional.wrapped_components import WrappedComponents
@@ -152,16 +152,22 @@ def _same_shape(value: Any, data: Any) -> bool:
 
 def check_blocks(problem: Problem) -> None:
     """Have blocks look at the data that they describe."""
+    for block, name, data in _described(problem, Checking):
+        block.check(name, data)
+
+
+def _described(problem: Problem, kind: type) -> Iterator[tuple[Any, str, np.ndarray]]:
+    """Blocks of a kind, each with the tables that it describes and the names of their sites."""
     trace = abstract_trace(problem)
     plan = plan_updates(problem)
     for part in (*plan.starting, *plan.partly_known):
         block = block_of(trace, part)
-        if not isinstance(block, Checking):
+        if not isinstance(block, kind):
             continue
         for name in part.sources:
             data = observed_table(problem, name)
             if data is not None:
-                block.check(name, data)
+                yield block, name, data
 
 
 def check_bounded(problem: Problem, engine: Engine) -> None:
@@ -188,6 +194,10 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
         block.remark(every | own)
         for (block, _), own in zip(declared, named, strict=True)
         if isinstance(block, Remarking)
+    ]
+    found += [
+        block.remark_on_data(name, data)
+        for block, name, data in _described(problem, RemarkingOnData)
     ]
     found += [fn.remark() for fn, _ in collapsed_sites(trace).values()]
     return [sentence for sentence in found if sentence is not None]

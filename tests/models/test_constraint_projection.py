@@ -156,5 +156,7 @@ def test_bad_input_is_named():
         with pytest.raises(ValueError, match=f"num_extracted = {wrong}; expected 1 to 2"):
             fit("constraint_projection", x, num_clusters=2, num_extracted=wrong)
     copied = np.concatenate([x, x[:, :1] - x[:, 1:2]], axis=1)
-    with pytest.raises(ValueError, match="4 features of rank 3: its covariance is singular"):
+    with pytest.raises(ValueError, match="column 3 of x is a linear function of columns 0, 1"):
         fit("constraint_projection", copied, num_clusters=2)
+    with pytest.raises(ValueError, match="3 rows for 3 features"):
+        fit("constraint_projection", x[:3], num_clusters=2)

@@ -232,6 +232,51 @@ def test_fit_predicts_points_outside_the_graph():
         fit.log_prob(kernel.features(new.x))
 
 
+@pytest.mark.parametrize("unit", [1e-4, 1.0, 1e5])
+def test_default_variance_is_in_units_of_the_kernel(unit):
+    def coefficients(x, **options):
+        given = problem(x, APART, num_clusters=2, **options)
+        trace = trace_model(given, {"coefficients": np.ones((2, x.shape[1]))})
+        return trace["statements"]["fn"].components.coefficients
+
+    x = np.random.default_rng(1).normal(size=(6, 3))
+    np.testing.assert_allclose(unit * coefficients(unit * x), coefficients(x), rtol=1e-12)
+    root = np.linalg.cholesky(K)  # of unit diagonal
+    np.testing.assert_allclose(coefficients(root), coefficients(root, variance=10.0), rtol=1e-12)
+
+
+def test_predictions_have_the_variance_of_the_fit():
+    x = np.random.default_rng(1).normal(size=(12, 2))
+    links = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 12)
+    engine = sidebayes.MAP(num_restarts=1, max_steps=20)
+    fit = sidebayes.fit("pairwise_gp", x, links, num_clusters=2, engine=engine, progress=False)
+    variance = float(fit.tree["posterior"]["variance"].squeeze())
+    assert variance == pytest.approx(10 / np.square(x).sum(axis=1).mean())
+    alone, all_rows = fit.predict_proba(x[:1]), fit.predict_proba(x)
+    np.testing.assert_allclose(alone, all_rows[:1], rtol=1e-10)
+
+
+def test_features_far_from_zero_are_said():
+    x = np.random.default_rng(1).normal(size=(12, 2))
+    given = {"num_clusters": 2, "engine": sidebayes.MAP(num_restarts=1, max_steps=2)}
+    links = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 12)
+    with pytest.warns(sidebayes.SideBayesWarning, match="x lies far from zero: 9[0-9]%"):
+        sidebayes.fit("pairwise_gp", x + 5.0, links, **given, progress=False)
+
+
+def test_features_that_vanish_nearly_everywhere_are_no_far_rows():
+    """Columns of a kernel's features may be of a few points; a row of another length is told."""
+    x = np.random.default_rng(1).normal(size=(24, 2))
+    sparse = np.concatenate([x, 1e-6 * RNG.normal(size=(24, 1))], axis=1)
+    sparse[3, 2] = 1.0
+    links = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 24)
+    given = {"num_clusters": 2, "engine": sidebayes.MAP(num_restarts=1, max_steps=2)}
+    sidebayes.fit("pairwise_gp", sparse, links, **given, progress=False)
+    sparse[3] = 1e6
+    with pytest.warns(sidebayes.SideBayesWarning, match="length of the rows of x .* in row 3;"):
+        sidebayes.fit("pairwise_gp", sparse, links, **given, progress=False)
+
+
 def test_labels_given_the_functions_heed_the_links():
     x = RNG.normal(size=(6, 3))
     links = Links([(0, 1), (1, 2), (3, 4)], [1.0, -2.0, np.inf], 6)

@@ -110,6 +110,9 @@ class Derived(NamedTuple):
     latents : dict of NamedArray
         Other latent variables that were integrated out, such as random effects, with names of all axes
         but the first. Where several sites have some, the site's name is in front.
+    agreement : (ndarray, ndarray) or None
+        Probability that the labels of each link agree if no link ties them, shape (num_draws, num_links),
+        and of any two points, shape (num_draws,). Of the first site whose labels links tie; None without.
     """
 
     responsibilities: NDArray | None
@@ -117,6 +120,7 @@ class Derived(NamedTuple):
     log_prior: dict[str, NDArray]
     mode: NDArray[np.int64] | None
     latents: dict[str, NamedArray]
+    agreement: tuple[NDArray, NDArray] | None = None
 
 
 def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False) -> Derived:
@@ -148,11 +152,11 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
             )
         for whole, leaf in zip(*map(jax.tree.leaves, (found, block)), strict=True):
             whole[first : first + count] = np.asarray(leaf)[:count]
-    prob, terms, prior, mode, latents = found
+    prob, terms, prior, mode, latents, agreement = found
     terms = {name: value[:, : layout.num_units(name)] for name, value in terms.items()}
     if prob is None:
         return Derived(None, terms, prior, None, latents)
-    return Derived(prob, terms, prior, mode[0].astype(np.int64), latents)
+    return Derived(prob, terms, prior, mode[0].astype(np.int64), latents, agreement)
 
 
 def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:
@@ -216,8 +220,9 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
             labels.append(jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob)
         latents = _named(summaries, layout)
         if not labels:
-            return None, terms, prior, None, latents
-        return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), latents
+            return None, terms, prior, None, latents, None
+        alone = _agreement(trace)
+        return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), latents, alone
 
     def over_draws(params: dict, args: tuple, owners: dict, count: Array) -> Any:
         blank = jax.tree.map(
@@ -232,6 +237,18 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
         return jax.lax.fori_loop(0, count, step, blank)
 
     return over_draws
+
+
+def _agreement(trace: Mapping[str, dict]) -> tuple[Array, Array] | None:
+    """See `Derived.agreement`."""
+    for fn, value in finite_mixtures(trace).values():
+        ties = fn.links()
+        if fn.is_density and ties is not None and ties.num_links:
+            unary = fn.label_factors(fn.log_factors(value)) + fn.labels.log_weights
+            share = jax.nn.softmax(unary, axis=-1)
+            first, second = (share[end] for end in jnp.asarray(ties.pairs).T)
+            return (first * second).sum(axis=-1), jnp.square(share.mean(axis=0)).sum()
+    return None
 
 
 def _named(

@@ -24,7 +24,7 @@ from numpyro.distributions.transforms import (
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
-from ..mixtures.data_units import Rescaled, data_units, refuse_constant
+from ..mixtures.data_units import Rescaled, data_units, refuse_constant, remark_on_dependent
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian_prior import GaussianPrior
@@ -387,6 +387,13 @@ class GaussianComponents(Block):
             "numbers each: clusters may follow chance alignments of points. See whether covariance='tied' or "
             "'diagonal' has a lower BIC, or take prior=GaussianPrior.by_evidence(x, num_clusters)"
         )
+
+    def remark_on_data(self, name: str, value: Any) -> str | None:
+        """Say which features are functions of others, where full covariances have a prior."""
+        given = isinstance(self.prior, GaussianPrior)
+        if self.covariance != "full" or self.num_cells == 1 or not given:
+            return None
+        return remark_on_dependent(name, np.asarray(value, float), self.num_cells)
 
     def check(self, name: str, value: Any) -> None:
         """Refuse constant features, which say nothing about clusters."""

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions import constraints
 
-__all__ = ["LatentClassifier"]
+from sidebayes.common.warnings import warn_user
+
+__all__ = ["LatentClassifier", "warn_of_offset"]
+
+_OFFSET = 0.8
+"""Share of the mean diagonal of a kernel that may come from where the middle of the points lies."""
+
+
+def warn_of_offset(data: Mapping[str, Any]) -> None:
+    """Warn of features ``x`` far from zero beside their spread, where links are to tell points apart."""
+    x, links = data.get("x"), data.get("links")
+    if x is None or not links:
+        return
+    table = np.asarray(x, float)
+    total = float(np.square(table).sum(axis=1).mean())
+    offset = float(np.square(table.mean(axis=0)).sum())
+    if offset > _OFFSET * total:
+        warn_user(
+            f"x lies far from zero: {offset / total:.0%} of its mean square is that of its mean. Latent "
+            "functions are linear in x and zero at zero, so that they are nearly the same at all points; "
+            "pass x - x.mean(axis=0), each column in units of its deviation, or features of a kernel"
+        )
 
 
 class LatentClassifier(dist.Distribution):

@@ -15,7 +15,19 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 from numpyro.primitives import apply_stack
 
-__all__ = ["Rescaled", "data_units", "fitted_statistic", "fitted_whitening", "refuse_constant"]
+from sidebayes.common.dependence import dependent_columns, say_dependent
+
+__all__ = [
+    "Rescaled",
+    "data_units",
+    "fitted_statistic",
+    "fitted_whitening",
+    "refuse_constant",
+    "remark_on_dependent",
+]
+
+_NARROW = 1e-7
+"""Scatter of a cluster, relative to that of all points, that the scale of a prior outweighs."""
 
 
 def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
@@ -61,6 +73,22 @@ def refuse_constant(name: str, values: np.ndarray, may_be: Collection[int] = ())
             f"{name} has {'; '.join(told)}; they say nothing about clusters: drop them, "
             f"{name}[:, np.nanmax({name}, axis=0) > np.nanmin({name}, axis=0)]"
         )
+
+
+def remark_on_dependent(name: str, values: np.ndarray, num_cells: int) -> str | None:
+    """Say which features depend on others, where full covariances have the width of their prior.
+
+    Along what does not vary, a cluster of n points has the width of the prior's scale divided by about n, and
+    all points together have the more density the more unequal the clusters are: n log n is convex.
+    """
+    found = dependent_columns(values, _NARROW * num_cells / len(values))
+    if not found:
+        return None
+    said, them = say_dependent(name, found), "it" if len(found) == 1 else "them"
+    return (
+        f"{said[0].upper()}{said[1:]}: full covariances have no width there but that of their prior, "
+        f"which favours clusters of unequal sizes, whatever the points say; drop {them}"
+    )
 
 
 def fitted_statistic(name: str, value: Array) -> Array:
@@ -127,13 +155,16 @@ def _refuse_singular(x: ArrayLike) -> None:
     """Refuse features that are linear functions of others."""
     if isinstance(x, Tracer):
         return
-    values = np.asarray(x)
-    rank = np.linalg.matrix_rank(values - values.mean(axis=0))
-    if rank < values.shape[1]:
-        raise ValueError(
-            f"x has {values.shape[1]} features of rank {rank}: its covariance is singular and cannot "
-            "be whitened; keep its leading principal components"
+    values = np.asarray(x, float)
+    size, width = values.shape
+    found = dependent_columns(values)
+    if found or size <= width:
+        why = (
+            f"{say_dependent('x', found)}; drop {'it' if len(found) == 1 else 'them'}"
+            if found
+            else f"x has {size} rows for {width} features; keep its leading principal components"
         )
+        raise ValueError(f"the covariance of x is singular and cannot be whitened: {why}")
 
 
 class Rescaled(Transform):

@@ -62,7 +62,8 @@ def check_new(
             own, before = (
                 getattr(some.get(role.own_frame), "codes", None) for some in (checked, run.data)
             )
-            warn_of_far_rows(role.name, new, old, frames=own, reference_frames=before)
+            frames = {"frames": own, "reference_frames": before}
+            warn_of_far_rows(role.name, new, old, **frames, by_length=role.of_kernel)
     for role in signature.data:
         role.check({**run.options, **checked})
     _check_rows(run, checked)

@@ -98,6 +98,21 @@ def test_few_points_for_full_covariances_are_said():
     assert not remark(x, num_clusters=3, prior=prior)
 
 
+def test_columns_that_depend_on_others_are_said():
+    """Full covariances have no width of their own there, and favour clusters of unequal sizes."""
+    copied = np.c_[X, 2 * X[:, 0]]
+
+    def remark(rows, **options):
+        engine = EM(num_restarts=2, max_steps=5)
+        found = sidebayes.fit("gmm", rows, num_clusters=3, engine=engine, progress=False, **options)
+        return "Column 4 of x is a linear function of column 0" in found.verdict[1]
+
+    assert remark(copied)
+    assert not remark(copied, covariance="tied")
+    copied[:, 4] += np.random.default_rng(0).normal(scale=1e-3, size=len(X))
+    assert not remark(copied)
+
+
 def test_seconds_add_up(fits):
     for name in ("em", "one draw"):
         seconds = fits[name].seconds

@@ -1,0 +1,66 @@
+"""Links that the points do not support are said; those that they do are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sidebayes.diagnostics.links.support import doubt_links
+
+import sidebayes
+from sidebayes import EM, MAP, Links
+
+RNG = np.random.default_rng(0)
+DATA = sidebayes.load_dataset("iris")
+WRONG = RNG.permutation(DATA.labels)
+
+
+def verdict(method, labels, engine):
+    links = sidebayes.simulate_links(labels, 40, seed=1)
+    options = {"num_clusters": 3, "engine": engine, "progress": False}
+    return sidebayes.fit(method, DATA.x, links, **options).verdict
+
+
+def test_links_that_points_contradict_are_said():
+    engine = EM(num_restarts=3, max_steps=60)
+    assert "links hold, where chance gives" not in verdict("ppc", DATA.labels, engine)[1]
+    level, why = verdict("ppc", WRONG, engine)
+    assert level != "good"
+    assert "of the 40 links hold, where chance gives" in why
+
+
+def test_hard_links_that_labels_break_are_said():
+    engine = MAP(num_restarts=2, max_steps=200)
+    assert "hard links" not in verdict("constraint_fit", DATA.labels, engine)[1]
+    assert "of 40 hard links, which contradict" in verdict("constraint_fit", WRONG, engine)[1]
+
+
+def stated(number, must=True):
+    pairs = np.arange(2 * number).reshape(-1, 2)
+    return Links.from_pairs(pairs, np.full(number, must))
+
+
+@pytest.mark.parametrize("must", [True, False])
+def test_support_is_beside_chance(must):
+    """Of three equal clusters a must-link holds by chance in a third of all cases."""
+    links, chance = stated(30, must), np.array([1 / 3])
+    agree = np.where(np.arange(30) % 3 == 0, 0.95, 0.05)[None]
+    assert "30 links hold" in doubt_links(links, agree, chance)
+    true = np.where(np.arange(30) % 10 == 0, 1 / 3, 0.95)[None]
+    assert doubt_links(links, true if must else 1 - true, chance) is None
+
+
+def test_what_cannot_be_judged_is_not_doubted():
+    chance = np.array([1 / 3])
+    assert doubt_links(stated(9), np.full((1, 9), 0.3), chance) is None  # few links
+    scattered = (np.arange(12) % 2 * 0.98)[None]  # too few to rule support out
+    assert doubt_links(stated(12), scattered, chance) is None
+    assert doubt_links(stated(30), np.ones((1, 30)), np.ones(1)) is None  # one cluster
+
+
+def test_broken_links_count_where_labels_are_free():
+    agree = np.where(np.arange(40) < 3, 0.1, 0.99)[None]
+    said = doubt_links(stated(40), agree, np.array([1 / 3]), tied=False)
+    assert said.startswith("The labels break 3 of 40 hard links")
+    assert doubt_links(stated(40), agree, np.array([1 / 3])) is None
+    soft = stated(40).with_strength(3.0)
+    assert doubt_links(soft, agree, np.array([1 / 3]), tied=False) is None
