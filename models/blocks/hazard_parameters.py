@@ -146,7 +146,7 @@ class HazardParameters(Block):
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Whether covariates are constant, or depend on one another."""
-        if self.covariates is None or isinstance(self.covariates, Tracer):
+        if self.covariates is None or is_traced(self.covariates):
             return None
         rows = np.asarray(self.covariates, float)
         centred = rows - rows.mean(axis=0)
