@@ -134,7 +134,7 @@ def check_integer(name: str, value: Any, least: int = 1, below: int = 2**31) -> 
     try:
         return int(_read(value, Annotated[int, bounds]))
     except _Unfit:
-        huge = isinstance(value, Integral) and value >= below
+        huge = isinstance(value, Integral) and int(value) >= below
         wanted = bounds if huge else Range(least=least)
         raise ValueError(f"{name} = {value!r:.60}; expected an integer {wanted}") from None
 
