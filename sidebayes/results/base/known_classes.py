@@ -36,6 +36,8 @@ _STRIDE = 0.6180339887
 
 def told_by_known_classes(fit: FitBase) -> tuple[str, str] | None:
     """What known classes say against a fit, as a level and a sentence of its verdict; None if nothing."""
+    if not fit.has_labels or fit.run.model is None:  # of a file without its model
+        return None
     with fit.run.precision:
         trace = abstract_trace(fit.run.problem)
         sources = list(finite_mixtures(trace).values())
