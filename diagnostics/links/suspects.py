@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +63,7 @@ def link_agreement(
     """
     if not len(links):
         raise ValueError("the fit has no links, so there are none to suspect; pass links= to fit")
-    known = isinstance(flip_rate, float | int | np.floating)
+    known = isinstance(flip_rate, Real)
     if not known or not 0 < flip_rate < 0.5:
         raise ValueError(f"flip_rate = {flip_rate!r:.60}; expected a number between 0 and 1/2")
     given = {name: jnp.asarray(value) for name, value in draws.items()}

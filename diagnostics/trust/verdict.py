@@ -42,13 +42,24 @@ _RHAT, _ESS_PER_CHAIN = 1.01, 100
 """Limits of Vehtari et al. (2021), Bayesian Anal. 16, 667-718."""
 
 
-def verdict(fit: Fitted) -> tuple[str, str]:
+def verdict(fit: Fitted, of_classes: tuple[str, str] | None = None) -> tuple[str, str]:
     """How far to trust a fit: "good", "caution" or "bad", and why, in a sentence or two.
 
     Parameters
     ----------
     fit : Fit
+    of_classes : (str, str), optional
+        Level and sentence that known classes speak against the fit; see `sentence` of `known_classes`.
     """
+    level, message = _of_run(fit)
+    if of_classes is None:
+        return level, message
+    levels = ("good", "caution", "bad")
+    return max(level, of_classes[0], key=levels.index), f"{message} {of_classes[1]}."
+
+
+def _of_run(fit: Fitted) -> tuple[str, str]:
+    """What the run itself shows."""
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
     noted = [*json.loads(info.get("remarks", "[]")), *_empty(fit), *_lone(fit)]

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
+from numbers import Integral
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -136,7 +137,7 @@ def check_integer(name: str, value: Any, least: int = 1, below: int = 2**31) -> 
     try:
         return int(_read(value, Annotated[int, bounds]))
     except _Unfit:
-        huge = isinstance(value, int) and value >= below
+        huge = isinstance(value, Integral) and int(value) >= below
         wanted = bounds if huge else Range(least=least)
         raise ValueError(f"{name} = {value!r:.60}; expected an integer {wanted}") from None
 

@@ -300,7 +300,7 @@ def read_table(path: Any) -> pd.DataFrame:
     try:
         return arrow(path) if kind in _ARROW else pd.read_csv(path)
     except Exception as error:  # pandas and pyarrow have errors of many kinds
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         raise ValueError(
             f"{path} could not be read as a table ({reason}); give a whole file, with names of columns in "
             "its first line if it is CSV"

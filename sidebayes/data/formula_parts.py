@@ -174,7 +174,7 @@ def naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
         remedy = "check the names, and drop rows with missing values, table.dropna(subset=[...])"
         raise ValueError(
             f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "
-            f"{error}; {next(known, remedy)}"
+            f"{str(error).rstrip('.')}; {next(known, remedy)}"
         ) from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -154,7 +156,7 @@ def simulate_decline(
         check_integer("num_normal", num_normal, 0),
         check_integer("num_impaired", num_impaired, 0),
     ]
-    is_normal = isinstance(df, float) and df == np.inf
+    is_normal = isinstance(df, Real) and df == np.inf
     if not is_normal:
         df = check_number("df", df, Range(above=2))
     if not sum(sizes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import has_features
 from sidebayes.diagnostics.sites import entry_names, has_labelled_table
+from sidebayes.diagnostics.trust.verdict import verdict
 
 from ..common.fields import check_integer
 from ..common.files import HDF5, check_writable, sealed, write_whole
@@ -31,6 +33,7 @@ from . import survival as of_survival
 from .base import labels as of_labels
 from .base import predictions as of_new_data
 from .base.fit_base import FitBase, need_labels
+from .base.known_classes import told_by_known_classes
 from .scores import evidence as of_evidence
 from .scores import leave_one_out as of_loo
 from .scores import validation as of_scores
@@ -301,9 +304,14 @@ class Fit(FitBase):
         along = of_curves.input_of_curves(self)
         return plot_clusters(self) if along is None else of_curves.plot_fit_curves(self, along)
 
+    @cached_property
+    def verdict(self) -> tuple[str, str]:
+        """How far to trust the fit: "good", "caution" or "bad", and why."""
+        return verdict(self, told_by_known_classes(self))
+
     def __repr__(self) -> str:
         """Say method, engine, size and verdict."""
-        verdict = "" if self.status.converged else " NOT CONVERGED:"
+        verdict = "" if self.status.converged else " BAD:"
         labels = f"\n  labels summed out by {self.approximate}" if self.approximate else ""
         if self.has_labels:
             points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]

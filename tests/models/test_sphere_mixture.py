@@ -238,6 +238,7 @@ def test_wide_components_are_spoken_of():
 def test_what_cannot_be_fitted_is_refused():
     cases = {
         "row 3 of x has length 2": {"x": np.where(np.arange(120)[:, None] == 3, 2 * X, X)},
+        "row 0 of x has length 2, the first of 120 such rows": {"x": 2 * X},
         "row 5 of x has length zero": {"x": np.where(np.arange(120)[:, None] == 5, 0 * X, X)},
         "two coordinates": {"x": np.ones((9, 1))},
         "family": {"family": "normal"},

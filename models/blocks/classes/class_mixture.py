@@ -81,6 +81,20 @@ class ClassifiedMixture(LinkedMixture):
         assert self.stated is not None  # asked for with statements only
         return labelled_points(self.stated)
 
+    @property
+    def is_told_some(self) -> bool:
+        """Whether something is stated of points."""
+        return self.stated is not None
+
+    def told(self) -> Array | None:
+        """What is stated of each point, given its class."""
+        return self.stated
+
+    def untold_densities(self, value: Array) -> Array:
+        """Log density of each point in each component."""
+        factors = self.without_statements().log_factors(value)
+        return LinkedMixture.label_factors(self, factors)
+
     def check_stated(self, num_classes: int) -> None:
         """Refuse statements of another shape."""
         wanted = (self.labels.graph.num_points, num_classes)
@@ -209,6 +223,10 @@ class ClassMixture(ClassifiedMixture):
         assert log_told is not None  # there are statements
         told = jnp.exp(log_told)
         return (member / told) @ self.classes * jnp.where(self.is_told[:, None], self.stated, 1.0)
+
+    def classes_within(self, value: Array) -> Array:
+        """P(class | component)."""
+        return self.classes
 
     def draw(self, rng_key: Array, value: Array) -> tuple[Any, Array]:
         """Draw labels jointly, and the class of each point."""

@@ -14,7 +14,7 @@ from ..label_inference.partition import FORBIDDEN
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups
-from .anchors import Anchors
+from .anchors import Anchors, conditionals
 from .prototypes import Prototypes
 
 __all__ = ["NeighbourMixture", "anchor_distances", "assigned_mixture"]
@@ -101,9 +101,29 @@ class NeighbourMixture(LinkedMixture):
     def class_probabilities(self, value: Array) -> Array:
         """Probabilities of classes by rule B (eq. 2.16); labelled points keep theirs."""
         found = self.anchors.class_probabilities(value, self.responsibilities(value))
+        told = self.told()
+        return found if told is None else jnp.where(self._is_anchor[:, None], told, found)
+
+    @property
+    def _is_anchor(self) -> Array:
+        return jnp.asarray(self.assigned) >= 0
+
+    @property
+    def _place(self) -> Array:
+        """Number of each labelled point among the anchors; any for the others."""
+        return jnp.clip(jnp.cumsum(self._is_anchor) - 1, 0, len(self.anchors.classes) - 1)
+
+    def told(self) -> Array | None:
+        """Classes of labelled points as ones; rows of ones state nothing."""
         if self.assigned is None:
-            return found
-        told = jnp.asarray(self.assigned) >= 0
-        place = jnp.clip(jnp.cumsum(told) - 1, 0, len(self.anchors.classes) - 1)
-        own = jax.nn.one_hot(self.anchors.classes[place], self.num_classes, dtype=found.dtype)
-        return jnp.where(told[:, None], own, found)
+            return None
+        own = jax.nn.one_hot(self.anchors.classes[self._place], self.num_classes, dtype=float)
+        return jnp.where(self._is_anchor[:, None], own, 1.0)
+
+    def classes_within(self, value: Array) -> Array:
+        """Votes of the other labelled points of each component, for labelled points."""
+        apart, _ = _distances(self.anchors.points)
+        member = jax.nn.one_hot(self.anchors.clusters, self.num_clusters, dtype=apart.dtype)
+        given = apart, self.anchors.classes, member, self.anchors.scale, self.anchors.table
+        votes = conditionals(*given, smoothing=self.anchors.smoothing)
+        return jnp.moveaxis(votes, 0, 1)[self._place]

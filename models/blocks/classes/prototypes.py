@@ -182,6 +182,13 @@ class PrototypeMixture(ClassifiedMixture):
         found = self.prototypes.class_probabilities(value, member)
         return found if self.stated is None else found * self._says
 
+    def classes_within(self, value: Array) -> Array:
+        """P(class | component, point)."""
+        return jax.vmap(
+            lambda own: self.prototypes.class_probabilities(value, jnp.tile(own, (len(value), 1))),
+            out_axes=1,
+        )(jnp.eye(self.num_clusters))
+
     @property
     def _says(self) -> Array:
         assert self.stated is not None  # asked for with statements only

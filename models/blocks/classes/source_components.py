@@ -26,6 +26,9 @@ _REACH = 2.0
 _MUCH = 0.25
 """Share of the rows that may change class without support by known ones."""
 
+_UNITS = 100.0
+"""Ratio of the spreads of a feature in both domains from which on it is probably in another unit."""
+
 _FORMS = ("full", "diagonal")
 
 
@@ -146,7 +149,10 @@ class SourceComponents(GaussianComponents):
             moved = SourceMixture(weights / weights.sum(), mean, spread, owner)
         except ValueError:  # collapsed, which the status says
             return None
-        return _unsupported(self.source, moved, np.asarray(self.rows), self.known)
+        rows = np.asarray(self.rows)
+        return _in_other_units(self.source, rows) or _unsupported(
+            self.source, moved, rows, self.known
+        )
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
@@ -156,6 +162,20 @@ class SourceComponents(GaussianComponents):
         if self.covariance == "diagonal":
             spread = np.diagonal(spread, axis1=1, axis2=2)
         return {"location": self.source.moved(_REACH, seed, num_starts), "spread": spread}
+
+
+def _in_other_units(source: SourceMixture, rows: NDArray) -> str | None:
+    """A sentence if a feature spreads far wider in one domain than in the other."""
+    apart = source.mean - source.weights @ source.mean
+    within = np.diagonal(source.covariance, axis1=1, axis2=2)
+    ratio = rows.std(axis=0) / np.sqrt(source.weights @ (within + apart**2))
+    far = np.flatnonzero((ratio > _UNITS) | (ratio < 1 / _UNITS))
+    if not len(far):
+        return None
+    return (
+        f"Column {far[0]} of x spreads {ratio[far[0]]:.3g} times as wide as in the source, and {len(far)} of "
+        f"{len(ratio)} columns are that far apart: give x in the units of the source"
+    )
 
 
 def _unsupported(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +52,7 @@ def stated_classes(
     """
     check_integer("num_classes", num_classes)
     most = 1.0 - 1.0 / num_classes
-    number = isinstance(label_noise, int | float) and not isinstance(label_noise, bool)
+    number = isinstance(label_noise, Real) and not isinstance(label_noise, bool)
     if not number or not (label_noise == 0 or 0 < label_noise < most):
         raise ValueError(
             f"label_noise = {label_noise!r}; expected the probability that a stated class is wrong, at "
@@ -127,10 +128,9 @@ def noise_of_strength(strength: float, num_classes: int) -> float:
     ValueError
         For anything but a number of at least 0.
     """
-    number = isinstance(strength, int | float) and not isinstance(strength, bool)
+    number = isinstance(strength, Real) and not isinstance(strength, bool)
     if not number or not strength >= 0:
         raise ValueError(f"strength = {strength!r:.60}; expected a number >= 0, in nats")
-    odds = (num_classes - 1) * math.exp(
-        -min(strength, _NO_NOISE)
-    )  # an integer may exceed all floats
+    certain = float(min(strength, _NO_NOISE))  # an integer may exceed all floats
+    odds = (num_classes - 1) * math.exp(-certain)
     return odds / (1 + odds)

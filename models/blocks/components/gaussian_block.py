@@ -96,7 +96,7 @@ class GaussianComponents(Block):
     ) -> None:
         if not isinstance(covariance, str) or covariance not in COVARIANCES:
             raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
-        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.shape = tuple(np.atleast_1d(shape).tolist())
         self.num_features, self.covariance, self.prior = num_features, covariance, prior
         self.names = {name: name for name in ("mean", "covariance", "variance")} | dict(names or {})
         self.from_data, self.plate, self.scattered = from_data, plate, scattered

@@ -33,17 +33,22 @@ def check_unit_vectors(name: str, value: Any) -> None:
             "(num_points, dimension + 1)"
         )
     length = np.linalg.norm(rows, axis=1)
-    off = np.abs(length - 1)
-    worst = int(np.argmax(off))
-    if off[worst] <= _ROUNDED:
-        return
-    if (length == 0).any():
-        row = int(np.argmin(length))
-        raise ValueError(f"row {row} of {name} has length zero and no direction; drop it")
-    raise ValueError(
-        f"row {worst} of {name} has length {length[worst]:.6g}; points on a sphere have length one. If "
-        f"only directions matter, pass {name} / np.linalg.norm({name}, axis=1, keepdims=True)"
-    )
+    off, zero = np.flatnonzero(np.abs(length - 1) > _ROUNDED), np.flatnonzero(length == 0)
+    if len(zero):
+        raise ValueError(
+            f"row {zero[0]} of {name} has length zero and no direction{_first_of(zero)}; drop it"
+        )
+    if len(off):
+        raise ValueError(
+            f"row {off[0]} of {name} has length {length[off[0]]:.6g}{_first_of(off)}; points on a sphere "
+            f"have length one. If only directions matter, pass {name} / np.linalg.norm({name}, axis=1, "
+            "keepdims=True)"
+        )
+
+
+def _first_of(rows: NDArray) -> str:
+    """That a row is the first of several, as an addition to a sentence."""
+    return f", the first of {len(rows)} such rows" if len(rows) > 1 else ""
 
 
 def warn_of_axes(name: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -35,7 +36,7 @@ def point_scale(distances: Array | None, num_dimensions: int, scale: float | Non
     Points of that deviation in each of q dimensions are at mean squared distance :math:`2 q s^2`.
     """
     if scale is not None:
-        if not (isinstance(scale, int | float) and 0 < scale < np.inf):
+        if not (isinstance(scale, Real) and 0 < scale < np.inf):
             raise ValueError(f"scale = {scale!r:.60}; expected a number > 0, or None")
         return jnp.asarray(float(scale))
     if distances is None:

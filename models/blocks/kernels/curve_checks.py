@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from numbers import Integral
 from typing import Any
 
 import jax.numpy as jnp
@@ -78,9 +79,9 @@ def check_anchors(anchors: Any, inputs: Any) -> None:
 
 def check_inducing(inducing: Any) -> int:
     """A number of inducing points."""
-    if isinstance(inducing, bool) or not isinstance(inducing, int) or inducing < 1:
+    if isinstance(inducing, bool) or not isinstance(inducing, Integral) or inducing < 1:
         raise ValueError(f"inducing = {inducing!r:.60}; expected a number of inducing points")
-    return inducing
+    return int(inducing)
 
 
 def check_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:

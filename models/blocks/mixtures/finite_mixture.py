@@ -163,6 +163,30 @@ class FiniteMixture(Collapsed):
         """Probabilities of the classes of all points, shape (num_points, `num_classes`)."""
         raise NotImplementedError
 
+    @property
+    def is_told_some(self) -> bool:
+        """Whether something is stated of points."""
+        return self.log_side is not None
+
+    def told(self) -> Array | None:
+        """Probability of what is stated of each point given its class, (num_points, num_classes).
+
+        Classes are the clusters unless a subclass has others. None where nothing is stated.
+        """
+        return None if self.log_side is None else jnp.exp(self.log_side)
+
+    def untold_densities(self, value: Array) -> Array:
+        """Log density of each point in each cluster, without what is stated, (num_points, num_clusters)."""
+        factors = self.log_factors(value)
+        return self.label_factors({n: v for n, v in factors.items() if n != "log_side"})
+
+    def classes_within(self, value: Array) -> Array:
+        """P(class | cluster, data) of points whose own statement is not looked at.
+
+        Shape (num_clusters, num_classes), or (num_points, num_clusters, num_classes).
+        """
+        return jnp.eye(self.num_clusters)
+
     def pair_marginals(self, value: Array) -> Array:
         """Posterior probability that each linked pair agrees, shape (num_links,)."""
         return self.labels.pair_marginals(self._unary(value))

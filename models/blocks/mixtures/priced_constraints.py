@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import jax.numpy as jnp
 from jax import Array
@@ -59,7 +60,7 @@ def priced_constraints(
         strength = float(num_points)
     elif not strength >= 0:
         raise ValueError(f"strength = {strength!r}; expected a number >= 0, or None")
-    if isinstance(temperature, int | float) and not temperature > 0:
+    if isinstance(temperature, Real) and not temperature > 0:
         raise ValueError(f"temperature = {temperature!r}; expected a number > 0")
     factors = mixture.log_factors(x)
     log_labels = log_softmax((factors["unary"] + factors["log_weights"]) / temperature)

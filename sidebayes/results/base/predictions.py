@@ -248,9 +248,7 @@ def _stored_draws(fit: FitBase) -> xr.Dataset:
     return sites.isel(draw=thin(sites.sizes["draw"]))
 
 
-def over_draws(
-    fit: FitBase, function: Callable, run: Run, draws: Mapping[str, NDArray]
-) -> NDArray[np.float64]:
+def over_draws(fit: FitBase, function: Callable, run: Run, draws: Mapping[str, NDArray]) -> Any:
     """Apply a function of the model's trace, on the data of the fit or others, to draws of the parameters."""
     own = set() if run is fit.run else fit.run.sized_by_units  # of units that other data lack
     fixed = {n: v for n, v in draws.items() if n not in own}
@@ -270,7 +268,7 @@ def over_draws(
         inputs = {n: jnp.asarray(v) for n, v in fixed.items()}, problem.args, owners
         units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
         program, _ = compiled(function.__name__, problem, units, over_draws, *inputs)
-        return np.asarray(program(*inputs))
+        return jax.tree.map(np.asarray, program(*inputs))
 
 
 def refuse_impossible(prob: NDArray[np.float64], what: str) -> NDArray[np.float64]:

@@ -168,3 +168,9 @@ def test_other_tables(table):
         sb.design("y ~ t + (1 | who)", table.to_numpy())
     with pytest.raises(ValueError, match="is missing in 1 rows, the first 104"):
         sb.design("y ~ t + (1 | who)", table.assign(who=table["who"].where(table.index != 104)))
+
+
+def test_rows_with_missing_values_are_counted_in_one_sentence(table):
+    gaps = table.assign(y=table["y"].where(table.index != table.index[0]))
+    with pytest.raises(ValueError, match=r"contains 1 incomplete rows; check the names, and drop"):
+        sb.design("y ~ 1 + (1 | who)", gaps)

@@ -9,8 +9,13 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Engine
+from sidebayes.models.blocks.classes.stated import noise_of_strength, stated_classes
+from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
+from sidebayes.models.blocks.embedding.positions import point_scale
+from sidebayes.models.blocks.kernels.curve_checks import check_inducing
 
 import sidebayes as sb
+from sidebayes.common.fields import check_integer
 from sidebayes.results.base.intervals import check_probability
 from sidebayes.runs import record
 from sidebayes.runs.zoo import ENGINES
@@ -150,3 +155,23 @@ def test_priors_of_mixed_effects(make, given, message):
 def test_probability_of_an_interval(probability):
     with pytest.raises(ValueError, match="probability = .*expected a finite number between 0 and"):
         check_probability(probability)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64])
+def test_arguments_of_models_may_be_numbers_of_numpy(kind):
+    one = kind(1)
+    assert noise_of_strength(one, 3) == pytest.approx(noise_of_strength(1, 3))
+    assert stated_classes(None, 3, kind(0)) is None
+    assert point_scale(None, 2, one) == 1.0
+    assert len(sb.simulate_decline("seconds", 1, 1, df=kind(3), seed=0)) > 2
+    if kind(1.5) == 1:  # whole numbers
+        assert GaussianComponents(one, 2, "full", None).shape == (1,)
+        assert check_inducing(one) == 1
+    else:
+        assert stated_classes(None, 3, kind(0.1)) is None
+        assert len(sb.simulate_decline("seconds", 1, 1, df=kind(np.inf), seed=0)) > 2
+
+
+def test_integers_of_numpy_that_are_huge_are_told_their_bound():
+    with pytest.raises(ValueError, match=r"expected an integer >= 1 and < 2\^31"):
+        check_integer("size", np.int64(2**40))

@@ -1,0 +1,104 @@
+"""How well a fit tells the known classes of rows whose own class it does not look at."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Recognition", "recognition", "sentence"]
+
+_FEWEST = 5
+"""Rows of known class from which on they say something of a fit."""
+
+_REFUTED = np.log(1000.0)
+"""Log ratio by which shares of classes are more probable than a fit: if the fit's probabilities were right,
+it would occur once in a thousand data sets (Markov's inequality)."""
+
+_WORSE = 1.0
+"""Nats by which shares are more probable, from which on a fit that guesses better than they is too sure."""
+
+_TINY = 1e-3
+"""Least probability of a known class that counts, so that no row refutes a fit alone."""
+
+
+class Recognition(NamedTuple):
+    """How well classes are told.
+
+    Attributes
+    ----------
+    num_rows : int
+        Rows of known class.
+    right : int
+        Rows whose most probable class is admitted.
+    most : int
+        Rows of the class that most rows have.
+    gain : float
+        Log probability of what is known beyond that under the shares of the classes, in nats.
+    """
+
+    num_rows: int
+    right: int
+    most: int
+    gain: float
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the shares of the classes are far more probable, and guess as many rows."""
+        return self.gain <= -_REFUTED and self.right <= self.most
+
+
+def recognition(prob: NDArray, stated: NDArray) -> Recognition | None:
+    """Compare probabilities of classes with what is stated of them; None if too few rows can say.
+
+    Rows count whose class has others as well, so that something can be known of it without them.
+
+    Parameters
+    ----------
+    prob : ndarray, shape (num_rows, num_classes)
+    stated : ndarray, shape (num_rows, num_classes)
+        Probability of what is stated of a row, given its class.
+    """
+    own = np.isclose(stated, stated.max(axis=1, keepdims=True))
+    only = own.sum(axis=1) == 1
+    number = (own & only[:, None]).sum(axis=0)
+    rows = only & (number[own.argmax(axis=1)] > 1)
+    if rows.sum() < _FEWEST or (number > 1).sum() < 2:
+        return None
+    prob, stated, own = prob[rows], stated[rows], own[rows]
+    number = own.sum(axis=0)
+    share = (number + 1) / (number.sum() + len(number))
+    found = np.maximum((prob * stated).sum(axis=1), _TINY)
+    gain = np.log(found) - np.log(stated @ share)
+    right = own[np.arange(len(own)), prob.argmax(axis=1)].sum()
+    return Recognition(int(rows.sum()), int(right), int(number.max()), float(gain.sum()))
+
+
+def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str, str] | None:
+    """Level and sentence of a verdict, if known classes speak against a fit.
+
+    Parameters
+    ----------
+    seen : Recognition or None
+        By parameters that were fitted to the class of each row as well.
+    unseen : Recognition or None
+        By parameters from which each row was taken out.
+    """
+    found = seen if seen is not None and seen.contradicts else unseen
+    if found is None or found.gain > (0.0 if found.right <= found.most else -_WORSE):
+        return None
+    level = "bad" if found is seen else "caution"
+    if found.right <= found.most:
+        what = "tells the known classes no better than their shares do"
+        remedy = "See whether the features say anything of the classes, or fit more components"
+    else:
+        what = "is too sure of its classes"
+        remedy = (
+            "Do not take its probabilities at their word; fewer features or components may help"
+        )
+    return level, (
+        f"Without a look at a row's own class, the fit {what}: it is right at {found.right} of "
+        f"{found.num_rows} known rows, of which {found.most} have the same class, and the log probability of "
+        f"these classes is {found.gain:+.3g} beside that under their shares. {remedy}"
+    )
