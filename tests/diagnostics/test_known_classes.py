@@ -1,9 +1,16 @@
 """What known classes say of a fit that does not look at a row's own class."""
 
+from typing import Annotated
+
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
 from sidebayes.diagnostics.trust.known_classes import recognition, sentence
 from sidebayes.models.blocks.components.gaussians.left_out import Normals, left_out_joint
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
 import sidebayes as sb
 
@@ -104,3 +111,20 @@ def test_a_moved_classifier_that_contradicts_known_classes_is_bad(source):
 def test_a_target_in_other_units_is_a_caution(source):
     fit = sb.fit("domain_adaptation", 1e4 * X, some(TRUTH), source=source, progress=False)
     assert "give x in the units of the source" in fit.verdict[1]
+
+
+def test_another_outcome_beside_the_densities_is_no_known_class():
+    """Its log density, unlike what is stated of a class, is a number for each row and cluster."""
+    counts = np.where(
+        np.arange(60) // 30 == TRUTH, 9.0, 0.0
+    )  # another grouping than that of the rows
+
+    def two(x: Annotated[ArrayLike, "points"], count: Annotated[ArrayLike, "points"]):
+        side = dist.Poisson(jnp.array([0.1, 9.0])).log_prob(count[:, None])
+        with numpyro.plate("clusters", 2):
+            loc = numpyro.sample("loc", dist.Normal(0.0, 5.0))
+        labels = sb.LinkedCategorical(jnp.log(jnp.full(2, 0.5)), as_label_graph(None, len(x)))
+        numpyro.sample("x", sb.LinkedMixture(labels, dist.Normal(loc, 0.3), side), obs=x)
+
+    fit = sb.fit(two, X[:, 0], counts, engine=sb.EM(num_restarts=1), progress=False)
+    assert "known" not in fit.verdict[1]
