@@ -35,7 +35,7 @@ __all__ = ["ClusterAxes", "cluster_axes"]
 _MOST_SETS = 256
 """Sets of axes that are tried, the smallest first; all of them where there are no more."""
 _AT_ONCE = 32
-"""Moves that one run of the program makes."""
+"""Moves that one run of the program makes at most."""
 _ROUNDING = 1e-5
 """Difference of log densities, relative to their size, that rounding may leave."""
 _STEP = 0.3
@@ -301,7 +301,8 @@ class _Viewer:
         found: list[_Seen] = []
         for at in range(0, len(filled), _AT_ONCE):
             own = slice(at, at + _AT_ONCE)
-            args = (*self.given, points[own], orders[own], self.problem.args)
+            number = np.asarray(min(len(moves) - at, _AT_ONCE))
+            args = (*self.given, points[own], orders[own], number, self.problem.args)
             key = self.size, self.axes
             program, _ = compiled("exchangeable", self.problem, key, self.build, *args, once=True)
             views = jax.tree.map(np.asarray, program(*args))
@@ -344,13 +345,22 @@ def _builder(axes: tuple[str, ...], dims: Mapping[str, tuple[str, ...]], size: i
             noise: dict[str, Array],
             points: Array,
             orders: Array,
+            number: Array,
             args: tuple,
         ) -> _Seen:
             places = jax.lax.map(lambda both: near(both[0], both[1], args), (ends, noise))
-            return jax.lax.map(
-                lambda move: one({n: v[move[0]] for n, v in places.items()}, move[1], args),
-                (points, orders),
-            )
+
+            @jax.jit  # so that it is traced once only
+            def move(place: Array) -> _Seen:
+                values = {name: both[points[place]] for name, both in places.items()}
+                return one(values, orders[place], args)
+
+            def keep(place: Array, kept: _Seen) -> _Seen:
+                return jax.tree.map(lambda a, b: a.at[place].set(b), kept, move(place))
+
+            shapes = jax.eval_shape(move, jnp.asarray(0))
+            blank = jax.tree.map(lambda s: jnp.zeros((_AT_ONCE, *s.shape), s.dtype), shapes)
+            return jax.lax.fori_loop(0, number, keep, blank)
 
         return all_moves
 
