@@ -37,7 +37,8 @@ def capabilities(of):
             GAUSSIANS,
             CONJUGATE
             | {"OnePass", "OnePassOfBatches", "Batched", "Regularised"}
-            | {"Starting", "Collapsible", "Improper", "Checking", "HasUnits", "Remarking"},
+            | {"Starting", "Collapsible", "Improper", "Checking", "HasUnits"}
+            | {"Remarking", "RemarkingOnData"},
         ),
         (Centroids(2, 3, 1.0), {"Updatable", "Conditional", "Improper", "Starting"}),
         (ComponentClusters(4, 2, keep_all=True), {"Updatable", "Discrete", "HasUnits", "Starting"}),
