@@ -18,6 +18,7 @@ from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian, IndependentNormals
 from sidebayes.models.blocks.components.gaussians.left_out import Normals, left_out_joint
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from .fit_base import FitBase
@@ -39,13 +40,14 @@ def told_by_known_classes(fit: FitBase) -> tuple[str, str] | None:
     """What known classes say against a fit, as a level and a sentence of its verdict; None if nothing."""
     if not fit.has_labels or fit.run.model is None:  # of a file without its model
         return None
-    if not any(isinstance(value, PartialLabels) for value in fit.run.data.values()):
-        return None  # what stands beside the densities may be those of other outcomes
     with fit.run.precision:
         trace = abstract_trace(fit.run.problem)
         sources = list(finite_mixtures(trace).values())
         if len(sources) != 1 or not sources[0][0].is_told_some:
             return None
+        labelled = any(isinstance(value, PartialLabels) for value in fit.run.data.values())
+        if type(sources[0][0]).told is FiniteMixture.told and not labelled:
+            return None  # the densities of another outcome may stand in the place of statements
         blocks = [block for block, _ in declared_blocks(trace)]
     given = pooled_draws(fit.tree)
     number = len(next(iter(given.values())))
