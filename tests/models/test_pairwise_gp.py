@@ -262,6 +262,8 @@ def test_features_far_from_zero_are_said():
     links = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 12)
     with pytest.warns(sidebayes.SideBayesWarning, match="x lies far from zero: 9[0-9]%"):
         sidebayes.fit("pairwise_gp", x + 5.0, links, **given, progress=False)
+    with pytest.raises(ValueError, match="x is zero at all points"):
+        sidebayes.fit("pairwise_gp", 0.0 * x, links, **given, progress=False)
 
 
 def test_features_that_vanish_nearly_everywhere_are_no_far_rows():

@@ -169,6 +169,10 @@ class Population:
                 raise ValueError(f"{name} has shape {value.shape}; expected {ndim} dimensions")
             refuse_gaps(name, value, "give finite numbers")
             object.__setattr__(self, name, value)
+        if not isinstance(self.columns, Mapping):
+            raise TypeError(
+                f"columns = {self.columns!r:.60}; pass a mapping of 'fixed', 'random' and 'outputs' to names"
+            )
         if (self.noise <= 0).any():
             raise ValueError(f"noise = {self.noise}; expected positive standard deviations")
         self.root  # noqa: B018  what is no covariance is refused here

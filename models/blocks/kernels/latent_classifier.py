@@ -21,12 +21,23 @@ _OFFSET = 0.8
 
 
 def warn_of_offset(data: Mapping[str, Any]) -> None:
-    """Warn of features ``x`` far from zero beside their spread, where links are to tell points apart."""
+    """Warn of features ``x`` far from zero beside their spread, where links are to tell points apart.
+
+    Raises
+    ------
+    ValueError
+        If all are zero.
+    """
     x, links = data.get("x"), data.get("links")
     if x is None or not links:
         return
     table = np.asarray(x, float)
     total = float(np.square(table).sum(axis=1).mean())
+    if not total:
+        raise ValueError(
+            "x is zero at all points, where all latent functions are zero: it tells no points apart; pass "
+            "features that vary"
+        )
     offset = float(np.square(table.mean(axis=0)).sum())
     if offset > _OFFSET * total:
         warn_user(

@@ -280,6 +280,7 @@ def test_roots():
         (lambda: Population([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]], 1.0), "positive semidefinite"),
         (lambda: Population([0.0], [[1.0]], 0.0), "noise"),
         (lambda: Population([np.nan], [[1.0]], 1.0), "coefficients"),
+        (lambda: Population([0.0], [[1.0]], 1.0, ["age"]), r"columns = \['age'\]; pass a mapping"),
         (lambda: NORMAL.log_density(series(degree=2)), "3 fixed and 3 random"),
         (lambda: NORMAL.log_density(np.ones((3, 2))), "LongTable"),
         (lambda: NORMAL.expected_error(np.ones((2, 3)), np.ones((1, 2))), "seen"),
