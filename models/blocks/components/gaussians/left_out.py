@@ -59,10 +59,13 @@ def left_out_joint(x: NDArray, share: NDArray, fitted: Normals) -> NDArray[np.fl
     -------
     ndarray, shape (num_points, num_clusters)
     """
-    return np.stack([_of_one(point, own, fitted) for point, own in zip(x, share, strict=True)])
+    white = np.linalg.inv(np.linalg.cholesky(fitted.covariance))
+    # one point after another, as each takes a matrix from every component
+    rows = [_of_one(point, own, fitted, white) for point, own in zip(x, share, strict=True)]
+    return np.stack(rows)
 
 
-def _of_one(point: NDArray, own: NDArray, fitted: Normals) -> NDArray[np.float64]:
+def _of_one(point: NDArray, own: NDArray, fitted: Normals, white: NDArray) -> NDArray[np.float64]:
     number = fitted.sizes + fitted.shrinkage
     own = np.minimum(own, (1 - _LEAST) * fitted.sizes)
     left = np.maximum(number - own, _LEAST)
@@ -79,7 +82,6 @@ def _of_one(point: NDArray, own: NDArray, fitted: Normals) -> NDArray[np.float64
         if fitted.form == "spherical":
             variance = np.broadcast_to(variance.mean(axis=1, keepdims=True), variance.shape)
         taken = variance[:, :, None] * np.eye(variance.shape[1])
-    white = np.linalg.inv(np.linalg.cholesky(fitted.covariance))
     inside = white @ (taken / before[:, None, None]) @ np.swapaxes(white, 1, 2)
     most = np.linalg.eigvalsh(inside)[:, -1]
     inside *= np.minimum(1.0, _MOST / np.maximum(most, _LEAST))[:, None, None]
