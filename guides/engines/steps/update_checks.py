@@ -125,10 +125,12 @@ def _left_by_expansion(
         value, slope = jax.value_and_grad(density)(unconstrained_start(problem, point, args, names))
         return value, jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(slope)]))
 
-    def onwards(point: dict[str, Array], _: None) -> tuple[dict[str, Array], tuple[Array, Array]]:
-        return jax.lax.fori_loop(0, _EXPANSIONS, renew, point), height(point)
+    def onwards(point: dict[str, Array], steps: Array) -> tuple[dict, tuple[Array, Array]]:
+        point = jax.lax.fori_loop(0, steps, renew, point)
+        return point, height(point)
 
-    _, (value, slope) = jax.lax.scan(onwards, dict(params), length=3)
+    steps = jnp.array([0, _EXPANSIONS, _EXPANSIONS])
+    _, (value, slope) = jax.lax.scan(onwards, dict(params), steps)
     size = 1 + jnp.abs(value[0])
     fell = jnp.where(value[2] - value[0] < -_TOLERANCE * size, value[2] - value[0], 0.0)
     stuck = (fell == 0) & (slope[2] > _STUCK * slope[1])
