@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
+from .blocks.kernels.curve_checks import check_positive
 from .blocks.kernels.latent_classifier import LatentClassifier, warn_of_offset
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -85,8 +86,8 @@ def pairwise_gp(
         variance = fitted_statistic("variance", _VARIANCE / jnp.where(size > 0, size, 1.0))
     elif isinstance(variance, dist.Distribution):
         variance = numpyro.sample("variance", variance)
-    elif not variance > 0:
-        raise ValueError(f"variance = {variance!r}; expected a positive number or a distribution")
+    else:
+        variance = check_positive("variance", variance)
     weights = learned_pair_weights(graph, flip_rate, "relation")
     with numpyro.plate("clusters", num_clusters):
         unit = dist.Normal().expand([x.shape[1]]).to_event(1)

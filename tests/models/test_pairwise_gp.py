@@ -331,6 +331,7 @@ def test_approximations_are_named():
     [
         ({"likelihood": "product"}, "expected one of"),
         ({"variance": 0.0}, "variance = 0.0"),
+        ({"variance": [1.0, 2.0]}, r"variance = \[1.0, 2.0\]"),
         ({"likelihood": "jensen", "links": APART.hardened()}, "soft links only"),
         ({"x": None}, "no density of points"),
     ],
@@ -339,6 +340,11 @@ def test_bad_input(options, message):
     given = {"x": K, "links": APART, "num_clusters": 2} | options
     with pytest.raises(ValueError, match=message), handlers.seed(rng_seed=0):
         pairwise_gp(**given)
+
+
+def test_a_variance_that_is_no_number_is_named():
+    with pytest.raises(TypeError, match="variance = 'wide'; expected real numbers"):
+        pairwise_gp(K, APART, num_clusters=2, variance="wide")
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def check_positive(name: str, given: Any) -> Any:
     """A positive number; for length-scales one for each input, for noise one for each output."""
     value = given_array(name, given)
     valid = is_traced(value) or (np.isfinite(value) & (value > 0)).all()
-    if value.ndim > (name != "amplitude") or not valid:
+    if value.ndim > (name in ("length_scale", "noise")) or not valid:
         raise ValueError(f"{name} = {given!r:.60}; expected a positive number or a distribution")
     return value
 
