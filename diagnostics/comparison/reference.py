@@ -54,8 +54,8 @@ def choose_reference(fits: Mapping[str, Fitted]) -> Reference:
     A reference is a sampler of several chains that moved, and whose run shows no fault. It has 400
     effective draws, or 100 per chain of a few chains; no lower bound of another fit exceeds its log
     evidence; and its draws do not hold far less mass than those of another (`log_mass`). Of those that
-    are left, a run of `sidebayes.reference` comes first, then one that started at draws of the prior, then
-    the one of lowest R-hat.
+    are left, a run of `sidebayes.reference` comes first, then one whose verdict is good, then one that
+    started at draws of the prior, then the one of lowest R-hat.
 
     Parameters
     ----------
@@ -87,8 +87,9 @@ def is_long_run(fit: Fitted) -> bool:
     return "reference" in fit.tree["fit_info"].attrs
 
 
-def _rank(fit: Fitted) -> tuple[bool, bool, float]:
-    return not is_long_run(fit), not starts_at_prior(fit), fit.convergence["rhat"]
+def _rank(fit: Fitted) -> tuple[bool, bool, bool, float]:
+    doubted = fit.verdict[0] != "good"
+    return not is_long_run(fit), doubted, not starts_at_prior(fit), fit.convergence["rhat"]
 
 
 def _few_draws(name: str, fit: Fitted) -> str:

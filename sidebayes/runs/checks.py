@@ -68,7 +68,7 @@ def sort_arguments(
             raise _takes_no_links(method, signature)
         raise TypeError(
             f"{method} takes {len(positional)} data by position, {positional}; got {len(data)}. Pass "
-            "options by name"
+            f"options by name{_undeclared(signature, arguments, method, len(surplus))}"
         )
     given = dict(zip(positional, data, strict=False))
     twice = sorted(given.keys() & arguments.keys())
@@ -138,13 +138,23 @@ def _refuse_undeclared(
         )
 
 
+def _undeclared(
+    signature: Signature, arguments: Mapping[str, Any], method: str, number: int
+) -> str:
+    """How the first arguments that are options of a user's own model would be data instead."""
+    names = [name for name in signature.options if name not in arguments][:number]
+    if method in CARDS or not names:
+        return ""
+    return f", and annotate what else is data: {as_annotated(names)}"
+
+
 def as_annotated(names: Collection[str]) -> str:
     """How arguments of a model are declared as data, for messages."""
     written = ", ".join(f'{name}: Annotated[ArrayLike, "rows"]' for name in names)
     return (
         f'{written}, with typing.Annotated and jax.typing.ArrayLike. Write "rows ..." for a table with '
-        "columns, Groups for the group of each row (its .codes are indices), and | None for what may be "
-        "left out"
+        "columns, Groups for the group of each row (its .codes are indices), Links, PartialLabels, and "
+        "| None for what may be left out"
     )
 
 

@@ -1,10 +1,14 @@
 """Components with classes: EM, limits, engines, what a fit says of classes, bad input."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
 from sidebayes.guides.engines.base import Problem
@@ -231,6 +235,23 @@ def test_a_prior_by_evidence_lets_samplers_mix():
     assert fit.convergence["rhat"] < 1.02
     assert fit.convergence["ess"] > 400
     assert (fit.classes()["class"] == iris.labels).mean() > 0.95
+
+
+def test_a_model_may_sample_the_rate_of_wrong_labels():
+    def noisy(
+        x: Annotated[ArrayLike, "points features"],
+        known: Annotated[PartialLabels, "points classes"],
+    ):
+        moe(x, known, **SIZES, prior=PRIOR, label_noise=numpyro.sample("rate", dist.Beta(2.0, 9.0)))
+
+    fit = sb.fit(noisy, X, KNOWN, engine=FAST, progress=False)
+    assert 0 < fit.params["rate"] < 0.5
+    fixed = {"prior": PRIOR, "label_noise": float(fit.params["rate"]), **SIZES}
+    given = Problem(moe, (jnp.asarray(X), PartialLabels(KNOWN)), fixed)
+    rest = {name: value for name, value in fit.params.items() if name in fit.tree["posterior"]}
+    of_rate = dist.Beta(2.0, 9.0).log_prob(fixed["label_noise"])
+    own = log_joint(fit.run.problem, fit.params)
+    np.testing.assert_allclose(own, log_joint(given, rest) + of_rate, rtol=1e-10)
 
 
 def test_terms_by_unit_are_rows(fit):

@@ -21,7 +21,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from sidebayes.common.fields import check_integer, plain_array
+from sidebayes.common.fields import check_integer, is_traced, plain_array
 from sidebayes.common.magnitudes import listed
 
 from ..block import Block
@@ -87,7 +87,7 @@ def class_prototypes(
         If `prototypes` are no pairs in range, or leave a labelled row no class, without `label_noise`.
     """
     clusters, classes = prototype_table(prototypes, num_clusters, num_classes)
-    if not label_noise:
+    if not is_traced(label_noise) and label_noise == 0:
         _refuse_classless(known, clusters, classes, num_clusters, num_classes)
     block = PrototypeSites(x, num_clusters, num_classes, clusters, classes, prior, known)
     points, scale = block.sample()

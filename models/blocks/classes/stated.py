@@ -8,10 +8,9 @@ from numbers import Real
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import check_integer
+from sidebayes.common.fields import check_integer, is_traced
 
 from ..side_information.partial_labels import PartialLabels
 
@@ -19,7 +18,7 @@ __all__ = ["labelled_points", "noise_of_strength", "shares_of_classes", "stated_
 
 
 def stated_classes(
-    known: PartialLabels | None, num_classes: int, label_noise: float = 0.0
+    known: PartialLabels | None, num_classes: int, label_noise: float | Array = 0.0
 ) -> Array | None:
     r"""Probability of what is stated about each row, given its class; None where nothing is.
 
@@ -37,8 +36,9 @@ def stated_classes(
     known : PartialLabels or None
     num_classes : int
         Classes that none of the rows is known to have count as well.
-    label_noise : float
-        e, at least 0 and less than :math:`1 - 1/C`, where statements would say nothing.
+    label_noise : float or Array, shape ()
+        e, at least 0 and less than :math:`1 - 1/C`, where statements would say nothing. One that a model
+        samples is taken as it is.
 
     Returns
     -------
@@ -52,8 +52,9 @@ def stated_classes(
     """
     check_integer("num_classes", num_classes)
     most = 1.0 - 1.0 / num_classes
+    sampled = is_traced(label_noise)
     number = isinstance(label_noise, Real) and not isinstance(label_noise, bool)
-    if not number or not (label_noise == 0 or 0 < label_noise < most):
+    if not (sampled or (number and (label_noise == 0 or 0 < label_noise < most))):
         raise ValueError(
             f"label_noise = {label_noise!r}; expected the probability that a stated class is wrong, at "
             f"least 0 and, for {num_classes} classes, less than {most:.3g}"
@@ -61,10 +62,10 @@ def stated_classes(
     if known is None:
         return None
     admissible = jnp.asarray(known.admissible(num_classes))
-    if not label_noise:
+    if not sampled and label_noise == 0:
         return admissible.astype(float)
-    if not isinstance(known.values, Tracer) and known.values.ndim == 2:
-        _check_masks(np.asarray(known.values), label_noise)
+    if not sampled and not is_traced(known.values) and known.values.ndim == 2:
+        _check_masks(np.asarray(known.values), float(label_noise))
     size = admissible.sum(axis=1, keepdims=True)
     wrong = label_noise * size / jnp.maximum(num_classes - size, 1)
     stated = jnp.where(admissible, 1.0 - label_noise, wrong)

@@ -45,6 +45,17 @@ def test_a_sampler_short_of_draws_is_no_reference():
     assert "of the 400 needed" in table.html()
 
 
+def test_a_good_run_comes_before_one_in_doubt():
+    def judged(fit, level):
+        return type("Judged", (FakeFit,), {"verdict": (level, "")})(fit.tree)
+
+    wide, nuts = sampled(1, engine="smc", evidence=-700.0, error=0.5), judged(sampled(2), "good")
+    good, doubted = judged(wide, "good"), judged(wide, "caution")
+    assert choose_reference({"smc": good, "nuts": nuts}).best == "smc"  # it starts at the prior
+    assert choose_reference({"smc": doubted, "nuts": nuts}).best == "nuts"
+    assert choose_reference({"smc": doubted}).best == "smc"
+
+
 def test_a_bound_above_its_evidence_unseats_a_reference():
     low = sampled(1, engine="smc", evidence=-764.0, error=0.5)
     bound = sampled(2, engine="svi", evidence=-723.0, kind="bound")

@@ -14,7 +14,17 @@ from jax.typing import ArrayLike
 from sidebayes.models.ppc import ppc
 
 import sidebayes
-from sidebayes import EM, MAP, Groups, LabelGraph, LinkedCategorical, LinkedMixture, Links, fit
+from sidebayes import (
+    EM,
+    MAP,
+    Groups,
+    LabelGraph,
+    LinkedCategorical,
+    LinkedMixture,
+    Links,
+    PartialLabels,
+    fit,
+)
 from tests.probes.models import counts, growth, joint_survival, labelled, lines, shifted
 from tests.support.draws import at_one, told
 
@@ -57,6 +67,10 @@ def trends(
     numpyro.sample("y", LinkedMixture(labels, dist.Normal(slope * times[:, None], 1.0)), obs=y)
 
 
+def plain(x, known, *, num_clusters=2):
+    """Nothing says that the classes are data."""
+
+
 def private(x: Annotated[ArrayLike, "points features"], *, num_clusters: int):
     """Mixture of points that each have an offset of their own."""
     weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(num_clusters)))
@@ -80,6 +94,11 @@ CASES = {
         lambda: fit(counts, EVENTS, X, X),
         TypeError,
         r"counts takes 2 data by position, \['events', 'design'\]; got 3",
+    ),
+    "data without annotation": (
+        lambda: fit(plain, X, PartialLabels(np.zeros(len(X), int))),
+        TypeError,
+        r"plain takes 1 data by position, \['x'\]; got 2.*annotate what else is data: known: Annotated",
     ),
     "too few data": (
         lambda: fit(growth, Y, TIMES),
