@@ -274,14 +274,15 @@ def fit_method(
     import sidebayes
 
     from .commands.fitting import Asked, fit_asked, refuse_overwriting, write_labels
-    from .common.files import HDF5, check_writable
+    from .common.files import HDF5, check_replaceable, check_writable
 
     read = {"DATA": data, "--source": source, "--subjects": subjects, "--links": links}
     written = {"--checkpoint": checkpoint, "--out": out, "--labels": labels}
     refuse_overwriting(read, written)
-    for path, kind in ((out, HDF5), (labels, b"")):
-        if path is not None:
-            check_writable(path, replaces=kind)
+    if out is not None:
+        check_writable(out, replaces=HDF5)
+    if labels is not None:
+        check_replaceable(labels, ["cluster", "cluster_0"])
     for name in ("drop", "columns", "formula", "option", "setting"):
         asked[name] = asked[name] or ()
     outcome = fit_asked(Asked(**asked))
@@ -311,11 +312,11 @@ def compare_runs(
     import sidebayes
 
     from .commands.fitting import refuse_overwriting
-    from .common.files import check_writable, write_table
+    from .common.files import check_replaceable, write_table
 
     if csv is not None:
         refuse_overwriting(dict(zip(map(str, runs), runs, strict=True)), {"--csv": csv})
-        check_writable(csv)
+        check_replaceable(csv, ["fit"])
     table = sidebayes.compare(_load_all(runs))
     _console().print(table)
     if csv is not None:
@@ -333,10 +334,10 @@ def report_runs(
     from sidebayes.diagnostics.pictures.report import write_report
 
     from .commands.fitting import refuse_overwriting
-    from .common.files import check_writable
+    from .common.files import PAGE, check_writable
 
     refuse_overwriting(dict(zip(map(str, runs), runs, strict=True)), {"--out": out})
-    check_writable(out)
+    check_writable(out, replaces=PAGE)
     _console().print(f"wrote {write_report(_load_all(runs), out)}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -201,6 +201,16 @@ def _named(values: NDArray, column: str) -> dict[str, NDArray]:
     return {f"{column}_{number}": one for number, one in enumerate(values.T)}
 
 
+def _refuse_other(path: Path, columns: Iterable[str], column: str) -> None:
+    """Refuse to replace a table that holds something else than such predictions."""
+    other = [name for name in columns if name != column and not name.startswith(f"{column}_")]
+    if other:
+        raise ValueError(
+            f"to = {str(path)!r:.60} is a table of other columns, such as {other[0]!r}, which would be "
+            "replaced; give another name, or delete it first"
+        )
+
+
 @contextmanager
 def _parquet(path: Path, num_rows: int, column: str) -> Iterator[Callable[[NDArray], None]]:
     try:
@@ -210,6 +220,8 @@ def _parquet(path: Path, num_rows: int, column: str) -> Iterator[Callable[[NDArr
         raise ImportError(
             f"{path.name} needs pyarrow, which is not installed: pip install 'sidebayes[tables]'"
         ) from None
+    if path.is_file():
+        _refuse_other(path, pyarrow.parquet.read_schema(path).names, column)
     part = path.with_name(f".{path.name}.writing")
     writer: Any = None
 
@@ -236,6 +248,8 @@ def _zarr(path: Path, num_rows: int, column: str) -> Iterator[Callable[[NDArray]
         raise ImportError(
             f"{path.name} needs zarr, which is not installed: pip install 'sidebayes[tables]'"
         ) from None
+    if path.exists():
+        _refuse_other(path, zarr.open_group(path, mode="r").array_keys(), column)
     part = path.with_name(f".{path.name}.writing")
     shutil.rmtree(part, ignore_errors=True)
     group: Any = zarr.open_group(part, mode="w")

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from sidebayes.common.files import check_writable, write_whole
+from sidebayes.common.files import PAGE, check_writable, write_whole
 
 from ..comparison.compare import Comparison, compare_fits, named_fits
 from ..fitted import AskedFit, Fitted
@@ -88,7 +88,7 @@ def write_report(
     OSError
         If the disk is full or fails; an existing file is then unchanged.
     """
-    path = check_writable(path)
+    path = check_writable(path, replaces=PAGE)
     page = render_report(fits, title=title, story=story, notes=notes, executor=executor)
     return write_whole(path, page.encode())
 

@@ -7,6 +7,8 @@ import io
 import os
 import secrets
 import shutil
+import warnings
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ import pandas as pd
 
 __all__ = [
     "HDF5",
+    "PAGE",
     "TABLES",
     "as_path",
+    "check_replaceable",
     "check_writable",
     "is_damaged",
     "is_sealed",
@@ -35,12 +39,16 @@ TABLES = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 HDF5 = b"\x89HDF"
 """How files of HDF5 begin, of which NetCDF is a kind."""
 
+PAGE = b"<!doctype html>"
+"""How pages begin that the library writes."""
+
 _SEAL = b"\nsidebayes sha256 "
 _SEALED = len(_SEAL) + 64
 _PART = 2**20
 _MOST_SWOLLEN = 20
 _SMALL = 2**26
 _ARROW = (".parquet", ".feather", ".arrow")
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip"}
 
 
@@ -101,11 +109,38 @@ def check_writable(path: Any, *, replaces: bytes = b"") -> Path:
     if replaces and given.is_file():
         with given.open("rb") as file:
             if file.read(len(replaces)) not in (b"", replaces):
-                raise ValueError(
-                    f"{given} is a file of another kind, which would be replaced; name another path, or "
-                    "delete it first"
-                )
+                raise _other_kind(given)
     return given
+
+
+def check_replaceable(path: Any, columns: Collection[str]) -> Path:
+    """Refuse a path where another kind of table would be replaced, before the work that it should hold.
+
+    Parameters
+    ----------
+    path : path
+    columns : collection of str
+        Columns that a table has which may be replaced.
+
+    Raises
+    ------
+    TypeError, ValueError, PermissionError
+        See `check_writable`.
+    """
+    given = check_writable(path)
+    if given.is_file() and given.stat().st_size:
+        found: Collection[str] = ()
+        with suppress(ValueError):
+            found = read_table(given).columns
+        if not set(columns) <= set(found):
+            raise _other_kind(given)
+    return given
+
+
+def _other_kind(path: Path) -> ValueError:
+    return ValueError(
+        f"{path} is a file of another kind, which would be replaced; name another path, or delete it first"
+    )
 
 
 def write_whole(path: Any, content: Any, *, aside: Path | None = None) -> Path:
@@ -298,10 +333,33 @@ def read_table(path: Any) -> pd.DataFrame:
         _need_arrow(path)
     arrow = pd.read_parquet if kind == ".parquet" else pd.read_feather
     try:
-        return arrow(path) if kind in _ARROW else pd.read_csv(path)
+        if kind in _ARROW:
+            return arrow(path)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            table = pd.read_csv(path, index_col=False)
     except Exception as error:  # pandas and pyarrow have errors of many kinds
         reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         raise ValueError(
             f"{path} could not be read as a table ({reason}); give a whole file, with names of columns in "
             "its first line if it is CSV"
         ) from error
+    longer = any(issubclass(one.category, pd.errors.ParserWarning) for one in caught)
+    _refuse_misread(path, list(map(str, table.columns)), longer)
+    return table
+
+
+def _refuse_misread(path: Path, names: list[str], longer: bool) -> None:
+    """Refuse CSV whose lines are cut at other signs than commas, or hold more than the first one names."""
+    for sign, written in _SEPARATORS.items():
+        if len(names) == 1 and sign in names[0]:
+            raise ValueError(
+                f"{path} has {written} between its columns; write it with commas there, and with points in "
+                f"numbers, for instance by pandas.read_csv(path, sep={sign!r}, decimal=...).to_csv(path, "
+                "index=False)"
+            )
+    if longer:
+        raise ValueError(
+            f"the first line of {path} names {len(names)} columns, {', '.join(names[:5])}, and others hold "
+            "more; name every column, also that of row names, and write decimal points, not commas"
+        )

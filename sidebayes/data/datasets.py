@@ -243,6 +243,10 @@ def load_dataset(
         classes = np.arange(check_integer("num_points", size, 2)) % 2
         rng = np.random.default_rng(check_integer("seed", seed, 0, 2**63))
         return Dataset(name, _SIMULATED[name](rng, classes), classes, ["x1", "x2"])
+    if os.path.exists(name) and not os.path.isdir(name):
+        raise ValueError(f"{name} is there, but no table that is read; name one of {ENDINGS}")
+    if os.sep in name:
+        raise ValueError(f"there is no file {name}; give the path of a table, one of {ENDINGS}")
     close = difflib.get_close_matches(name, names(), n=1)
     if close:
         raise ValueError(

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.fields import chosen_rows
-from sidebayes.common.files import write_table
+from sidebayes.common.files import check_replaceable, write_table
 
 from .cells import cell
 from .hard_links import LinkReport, check_links, implied_pairs
@@ -51,7 +51,7 @@ class StatedPairs:
 
     def write(self, path: str | Path) -> None:
         """Write the links as a table that `read` understands, whole or not at all."""
-        write_table(path, self.table())
+        write_table(check_replaceable(path, ["i", "j"]), self.table())
 
     def table(self) -> pd.DataFrame:
         """One row per link: ``i``, ``j``, ``weight``, ``group`` where there are groups, and columns."""

@@ -283,6 +283,13 @@ def test_what_needs_all_rows_is_refused(tmp_path):
         found.predict(table, to=tmp_path / "labels.csv")
     with pytest.raises(ValueError, match="no other data"):
         found.predict(table, links)
+    other = tmp_path / "others.parquet"
+    pd.DataFrame({"a": [1.0], "label": [2]}).to_parquet(other)
+    with pytest.raises(
+        ValueError, match="a table of other columns, such as 'a', which would be replaced"
+    ):
+        found.predict(table, to=other)
+    assert list(pd.read_parquet(other)) == ["a", "label"]
 
 
 def test_a_checkpoint_goes_on_within_an_epoch(tmp_path, monkeypatch, small_blocks):

@@ -235,6 +235,46 @@ def test_tables_that_are_refused(folder, name, given, message):
         sb.load_dataset(str(folder / f"{name}.csv"), **given)
 
 
+MISREAD = {
+    "semicolons": ("u;v\n0,126;-0,132\n0,5;1,5\n", "semicolons between its columns.*sep=';'"),
+    "tabs": ("u\tv\n0.1\t0.2\n", "tabs between its columns"),
+    "a name too few": (
+        "u,v\n1.5,2.5,3.5\n2.0,1.0,0.5\n",
+        "names 2 columns, u, v, and others hold more",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISREAD)
+def test_lines_that_would_be_read_as_other_numbers_are_refused(kind, tmp_path):
+    path, (text, message) = tmp_path / "table.csv", MISREAD[kind]
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        sb.load_dataset(str(path))
+
+
+def test_a_comma_at_the_end_of_lines_is_no_column(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("u,v\n1.5,2.5,\n2.0,1.0,\n")
+    np.testing.assert_array_equal(sb.load_dataset(str(path)).x, [[1.5, 2.5], [2.0, 1.0]])
+
+
+def test_links_whose_header_lacks_a_name_are_refused(tmp_path):
+    path = tmp_path / "links.csv"
+    path.write_text("i,j,weight\n0,1,2.0,7\n2,30,3.0,8\n")
+    with pytest.raises(ValueError, match="names 3 columns, i, j, weight"):
+        sb.Links.read(path)
+
+
+def test_files_of_other_kinds_are_no_data_sets(tmp_path):
+    path = tmp_path / "table.tsv"
+    path.write_text("u\tv\n1\t2\n")
+    with pytest.raises(ValueError, match="is there, but no table that is read"):
+        sb.load_dataset(str(path))
+    with pytest.raises(ValueError, match="there is no file"):
+        sb.load_dataset(str(tmp_path / "missing.tsv"))
+
+
 def test_label_and_drop_are_of_tables():
     with pytest.raises(ValueError, match="label and drop are for tables, and 'iris' is none"):
         sb.load_dataset("iris", drop="a")

@@ -88,6 +88,32 @@ def test_a_fit_replaces_a_fit_and_no_other_file(tmp_path):
     assert sidebayes.load(path).params.keys() == fit.params.keys()
 
 
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_commands_replace_what_they_write_and_no_other_file(command, tmp_path):
+    goal = tmp_path / "points.csv"
+    goal.write_text("a,b\n1,2\n")
+    result = CliRunner().invoke(app, [*COMMANDS[command], str(goal)])
+    assert result.exit_code == 2
+    assert "a file of another kind" in result.stderr
+    assert goal.read_text() == "a,b\n1,2\n"
+
+
+def test_labels_replace_labels_and_links_links(tmp_path):
+    goal, links = tmp_path / "points.csv", sidebayes.Links.must_link([(0, 1)])
+    goal.write_text("a,b\n1,2\n")
+    command = ["fit", "gmm", "iris", "--num-clusters", "2", "--labels", str(goal)]
+    result = CliRunner().invoke(app, [*command, "--engine", "no_engine"])
+    assert "a file of another kind" in result.stderr  # before the fit is
+    with pytest.raises(ValueError, match="a file of another kind"):
+        links.write(goal)
+    assert goal.read_text() == "a,b\n1,2\n"
+    goal.write_text("row,cluster,cluster_0,cluster_1\n0,0,1.0,0.0\n")
+    result = CliRunner().invoke(app, [*command, "--engine", "no_engine"])
+    assert "no_engine" in result.stderr
+    for _ in range(2):
+        links.write(tmp_path / "links.csv")
+
+
 def test_demo_needs_a_folder(tmp_path):
     (tmp_path / "file").touch()
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
