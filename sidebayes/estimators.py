@@ -20,6 +20,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups
 from .api import fit
 from .common.class_names import class_codes
 from .common.fields import check_integer
+from .common.warnings import warn_user
 from .runs.zoo import find_card
 
 __all__ = ["LinkedKFold", "LinkedMixtureClusterer", "MixtureClassifier"]
@@ -119,11 +120,17 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         given = self.links if links is None else links
         if given is not None and not isinstance(given, Links):
             raise TypeError(f"links is a {type(given).__name__}; pass Links, such as {_BUILT}")
+        if links is None and given is not None and rows is None and given.num_points is None:
+            warn_user(
+                "links at construction do not say to how many rows they refer: where X is cut, as by "
+                "cross-validation, they would be applied to other rows; give num_points, as in "
+                "Links.must_link(pairs, num_points=150)"
+            )
         own = {"n_clusters": "num_clusters", "engine": "engine", "random_state": "seed"}
         self.result_ = fit(
             self.method,
             x,
-            None if given is None else _cut(given, len(x), rows),
+            links=None if given is None else _cut(given, len(x), rows),
             num_clusters=self.n_clusters,
             engine=self.engine,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),

@@ -76,6 +76,9 @@ def sort_arguments(
         raise TypeError(f"{method} got {twice} by position and by name; pass each once")
     given |= {name: value for name, value in arguments.items() if name in signature}
     given = {name: value for name, value in given.items() if value is not None}
+    for role in signature.of_kind("table"):
+        if isinstance(given.get(role.name), Links | LabelGraph):
+            raise _takes_no_links(method, signature)
     missing = [
         role
         for role in signature.data

@@ -210,6 +210,9 @@ def test_new_individuals_need_all_landmarks_and_the_same_side(known_groups):
         )
     with pytest.warns(sb.SideBayesWarning, match="look reflected: 0, 1"):
         known_groups.predict_proba(**given | {"x": given["x"] * [-1, 1]})
+    turned = np.asarray(given["x"]).reshape(-1, MARKS, 2)[:, ::-1].reshape(-1, 2)
+    with pytest.warns(sb.SideBayesWarning, match="another order: 0, 1"):
+        known_groups.predict_proba(**given | {"x": turned * [-1, 1]})
 
 
 def test_a_model_without_data_draws_coordinates():

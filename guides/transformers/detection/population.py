@@ -16,7 +16,18 @@ from sidebayes.common.fields import real_array, refuse_gaps
 
 from .table import LongTable, SubjectSums
 
-__all__ = ["MixPrior", "Population", "Whitened", "posterior_moments", "triangular_root", "whitened"]
+__all__ = [
+    "MixPrior",
+    "Population",
+    "Whitened",
+    "posterior_moments",
+    "refuse_other_columns",
+    "triangular_root",
+    "whitened",
+]
+
+Columns = Mapping[str, tuple[str, ...]]
+"""Names of columns by table; see `LongTable`."""
 
 _LOG_2PI = np.log(2 * np.pi)
 
@@ -25,7 +36,7 @@ class _Named(Protocol):
     """What has columns with names."""
 
     @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
+    def columns(self) -> Columns:
         """Names of the columns of tables that were given with names."""
 
 
@@ -158,7 +169,7 @@ class Population:
     coefficients: NDArray
     covariance: NDArray
     noise: NDArray
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    columns: Columns = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shapes = {"coefficients": 1, "covariance": 2, "noise": 1}
@@ -291,7 +302,7 @@ class Population:
                 f"the table has {found[0]} fixed and {found[1]} random columns of {found[2]} outputs, the "
                 f"population {own[0]}, {own[1]} and {own[2]}; build both from the same columns"
             )
-        _refuse_other_columns("the table", table, "the population", self)
+        refuse_other_columns("the table", table.columns, "the population", self.columns)
         return table
 
 
@@ -326,7 +337,9 @@ class MixPrior:
                 "same columns"
             )
         for number, one in enumerate(found):
-            _refuse_other_columns(f"populations[{number}]", one, "populations[0]", found[0])
+            refuse_other_columns(
+                f"populations[{number}]", one.columns, "populations[0]", found[0].columns
+            )
         share = np.ones(len(found)) if self.weights is None else real_array("weights", self.weights)
         if share.shape != (len(found),) or not (np.isfinite(share) & (share > 0)).all():
             raise ValueError(
@@ -359,11 +372,11 @@ class MixPrior:
         return np.einsum("sm,msi->si", self.probabilities(table), np.stack(own))
 
 
-def _refuse_other_columns(name: str, one: _Named, owner: str, other: _Named) -> None:
+def refuse_other_columns(name: str, one: Columns, owner: str, other: Columns) -> None:
     """Refuse columns of other names, or in another order, than those of another table."""
-    for table in sorted(one.columns.keys() & other.columns.keys()):
-        if one.columns[table] != other.columns[table]:
+    for table in sorted(one.keys() & other.keys()):
+        if one[table] != other[table]:
             raise ValueError(
-                f"{name} has the {table} columns {list(one.columns[table])}, {owner} has "
-                f"{list(other.columns[table])}; give the same ones in the same order"
+                f"{name} has the {table} columns {list(one[table])}, {owner} has {list(other[table])}; give "
+                "the same ones in the same order"
             )

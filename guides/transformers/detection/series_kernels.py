@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sidebayes.common.fields import Range, check_number
 
+from .population import refuse_other_columns
 from .table import LongTable
 
 __all__ = ["LeastSquaresFeatures", "SeriesKernel"]
@@ -26,6 +27,8 @@ class LeastSquaresFeatures(TransformerMixin, BaseEstimator):
     ----------
     scale_ : ndarray, shape (num_effects,)
         Standard deviations of the coefficients of the training subjects.
+    columns_ : dict of str to tuple of str
+        See `LongTable`.
     """
 
     def fit(self, X: LongTable, y: ArrayLike | None = None) -> Self:
@@ -44,12 +47,15 @@ class LeastSquaresFeatures(TransformerMixin, BaseEstimator):
         """
         spread = _coefficients(X).std(axis=0)
         self.scale_ = np.where(spread > 0, spread, 1.0)
+        self.columns_ = X.columns
         return self
 
     def transform(self, X: LongTable) -> NDArray[np.float64]:
         """Scaled coefficients of every subject, shape (num_subjects, num_effects)."""
         check_is_fitted(self)
-        return _coefficients(X) / self.scale_
+        found = _coefficients(X)
+        refuse_other_columns("the table", X.columns, "that of the fit", self.columns_)
+        return found / self.scale_
 
 
 def _coefficients(table: LongTable) -> NDArray[np.float64]:

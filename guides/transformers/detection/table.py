@@ -82,7 +82,8 @@ class LongTable:
     codes : ndarray of int, shape (num_rows,)
         Number of the subject of each row.
     columns : dict of str to tuple of str
-        Names of the columns of ``fixed``, ``random`` and ``outputs``, where these were data frames.
+        Names of the columns of ``fixed``, ``random`` and ``outputs``, where these were data frames; of
+        `from_times` what the columns are a ``polynomial`` in.
 
     Raises
     ------
@@ -145,7 +146,11 @@ class LongTable:
         unit = check_number("unit", unit, Range(above=0))
         powers = np.arange(check_integer("degree", degree, 0) + 1)
         columns = ((when[:, None] - center) / unit) ** powers
-        return cls(y, columns, columns, subjects, times=when)
+        found = cls(y, columns, columns, subjects, times=when)
+        found.columns = {
+            "polynomial": (f"(times - {center:.12g}) / {unit:.12g}",)
+        }  # in any other, refused
+        return found
 
     def __len__(self) -> int:
         """Number of subjects."""

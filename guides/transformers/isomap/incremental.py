@@ -20,7 +20,7 @@ from .graphs.given import stated, stated_edge
 from .graphs.manifold import Manifold
 from .graphs.rows import GraphRows, TableRows
 from .graphs.shortcuts import most_moving
-from .remarks import neighbor_rule, refuse_few, remark_on_twins, remarks
+from .remarks import neighbor_rule, refuse_few, remark_on_far, remark_on_twins, remarks
 from .state import read_state, write_state
 
 __all__ = ["IncrementalIsomap"]
@@ -197,12 +197,11 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         if not hasattr(self, "_manifold"):
             return self.fit(X)
-        size = len(self._manifold)
-        x = self._checked(X)
-        twins = self._manifold.insert(x)
-        if len(twins):
-            remark = remark_on_twins(twins, size, x.shape[0])
-            warn_user(remark)
+        x, reach = self._checked(X), self._manifold.reach
+        nearest = self._manifold.insert(x)
+        for remark in (remark_on_twins(nearest), remark_on_far(nearest.distance, reach)):
+            if remark is not None:
+                warn_user(remark)
         missing = np.full((x.shape[0], self._embedding.number), np.nan)
         self._embed(np.concatenate([self.embedding_, missing]))
         return self
@@ -222,10 +221,14 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Warns
         -----
         SideBayesWarning
-            If rows have no neighbour in the largest connected set: their coordinates are NaN.
+            If rows have no neighbour in the largest connected set: their coordinates are NaN. If rows lie
+            far from all of the map, as in another unit.
         """
         check_is_fitted(self, "_manifold")
-        reached = self._manifold.reached(self._checked(X, num_new=0))
+        reached, distance = self._manifold.reached(self._checked(X, num_new=0))
+        far = remark_on_far(distance, self._manifold.reach)
+        if far is not None:
+            warn_user(far)
         found = self._embedding.place(self._manifold.geodesics, reached)
         lost = np.flatnonzero(np.isnan(found[:, 0]))
         if len(lost):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sidebayes.common.fields import Range, check_integer, check_number
 from sidebayes.common.magnitudes import listed
 
 from .embedding import Embedding
-from .graphs.manifold import Manifold
+from .graphs.manifold import Manifold, Nearest
 from .graphs.neighbors import KNearest, Neighbors, Radius
 
-__all__ = ["neighbor_rule", "refuse_few", "remark_on_twins", "remarks"]
+__all__ = ["neighbor_rule", "refuse_few", "remark_on_far", "remark_on_twins", "remarks"]
 
+_FAR = 10.0
+"""How many times farther from all rows a new one may lie than any of these from its nearest neighbour."""
 _METRICS = ("euclidean", "cityblock", "chebyshev", "precomputed")
 
 
@@ -52,12 +55,27 @@ def refuse_few(size: int, number: int, num_landmarks: int | None) -> None:
         )
 
 
-def remark_on_twins(twins: list[tuple[int, int]], size: int, num_new: int) -> str:
-    """Sentence on new rows, numbered after `size` others, that equal a row from before."""
-    new, old = twins[0]
+def remark_on_twins(nearest: Nearest) -> str | None:
+    """Sentence on new rows that equal a row from before."""
+    new = np.flatnonzero(nearest.distance == 0)
+    if not len(new):
+        return None
     return (
-        f"{len(twins)} of {num_new} rows of X are at distance zero from rows that are there already (row "
-        f"{new - size} of X from row {old}), and were added beside them; remove rows that were given twice"
+        f"{len(new)} of {len(nearest.row)} rows of X are at distance zero from rows that are there already "
+        f"(row {new[0]} of X from row {nearest.row[new[0]]}), and were added beside them; remove rows that "
+        "were given twice"
+    )
+
+
+def remark_on_far(distance: NDArray[np.float64], reach: float) -> str | None:
+    """Sentence on new rows that lie far from all rows of the map, of which none has so far a neighbour."""
+    far = np.flatnonzero(np.isfinite(distance) & (distance > _FAR * reach))
+    if not len(far):
+        return None
+    return (
+        f"{len(far)} of {len(distance)} rows of X, the first of them {far[0]}, are more than {_FAR:g} times "
+        "as far from every row of the map as any of these from its nearest neighbour; see whether X is in "
+        "the units of the map"
     )
 
 

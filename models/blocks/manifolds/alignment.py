@@ -19,13 +19,15 @@ from ..side_information.cells import cell
 from . import preshape
 from .procrustes import procrustes
 
-__all__ = ["Alignment", "align_landmarks", "refuse_degenerate", "warn_of_reflected"]
+__all__ = ["Alignment", "align_landmarks", "refuse_degenerate", "warn_of_odd"]
 
 _angles, _logs = jax.jit(preshape.shape_angle), jax.jit(preshape.log)
 _FLAT = 1e-9
 """Relative singular value below which landmarks lie on a line."""
 _SAME = 1e-9
 """Distance of preshapes below which two individuals have one shape."""
+_UNLIKE = 0.5
+"""Distance from a reference, in radians, from which on a shape is tried with landmarks in other orders."""
 _MOST_MATCHED, _MOST_LANDMARKS, _MOST_STARTS = 20, 300, 8
 """Individuals whose landmarks are tried in other orders, so many landmarks, and from so many turns."""
 
@@ -222,20 +224,36 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     """
     reference = shapes[int(distances.argmin())]
     own = _distances(shapes, reference)
-    mirrored = warn_of_reflected(shapes, reference, names)
+    mirrored = _warn_of_reflected(shapes, reference, names)
     usual = 3 * np.quantile(own, 0.25)
-    far = np.flatnonzero(~mirrored & (own > max(usual, _SAME)))
+    far = ~mirrored & (own > max(usual, _SAME))
+    _warn_of_reordered(shapes, reference, names, np.where(far, own, 0.0), usual)
+
+
+def warn_of_odd(shapes: NDArray, reference: NDArray, names: NDArray) -> None:
+    """Warn of preshapes that look reflected, or have landmarks in another order than a reference."""
+    mirrored = _warn_of_reflected(shapes, reference, names)
+    own = _distances(shapes, reference)
+    _warn_of_reordered(
+        shapes, reference, names, np.where(mirrored | (own < _UNLIKE), 0.0, own), np.inf
+    )
+
+
+def _warn_of_reordered(
+    shapes: NDArray, reference: NDArray, names: NDArray, far: NDArray, near: float
+) -> None:
+    """Warn of those among the farthest, at distances above zero, that are near in some order."""
     number = _MOST_MATCHED if shapes.shape[1] <= _MOST_LANDMARKS else 0
-    worst = np.sort(far[np.argsort(-own[far])][:number])
-    odd = [one for one in worst if _is_reordered(shapes[one], reference, min(usual, own[one] / 2))]
+    worst = np.sort([one for one in np.argsort(-far)[:number] if far[one] > 0])
+    odd = [one for one in worst if _is_reordered(shapes[one], reference, min(near, far[one] / 2))]
     if odd:
         _warn(
             f"individuals seem to have their landmarks in another order: {_few(names[odd])}. In the order "
-            "that fits best they are as near to the others as these are to one another; number them alike"
+            "that fits best they are less than half as far from the others; number them alike"
         )
 
 
-def warn_of_reflected(shapes: NDArray, reference: NDArray, names: NDArray) -> NDArray[np.bool_]:
+def _warn_of_reflected(shapes: NDArray, reference: NDArray, names: NDArray) -> NDArray[np.bool_]:
     """Warn of preshapes whose mirror images are far nearer to a reference; return which they are."""
     flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
     mirrored = _distances(flipped, reference) < _distances(shapes, reference) / 2

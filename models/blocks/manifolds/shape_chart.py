@@ -17,7 +17,7 @@ from sidebayes.common.fields import check_integer, real_array, refuse_gaps
 
 from ..side_information.partial_labels import Groups
 from . import preshape
-from .alignment import align_landmarks, refuse_degenerate, warn_of_reflected
+from .alignment import align_landmarks, refuse_degenerate, warn_of_odd
 from .covariates import warn_of_nothing_left
 
 __all__ = [
@@ -314,7 +314,8 @@ def check_shapes(data: Mapping[str, Any]) -> None:
     Warns
     -----
     SideBayesWarning
-        Of individuals whose mirror images are less than half as far from the reference.
+        Of individuals whose mirror images, or landmarks in another order, are less than half as far from the
+        reference.
     """
     if data.get("x") is None:
         return
@@ -324,7 +325,7 @@ def check_shapes(data: Mapping[str, Any]) -> None:
         whole = configurations(data["x"], subjects, data["landmarks"], chart.num_landmarks)
         names = np.asarray(subjects.names, dtype=object)
         refuse_degenerate(np.asarray(whole), np.ones(whole.shape[:2], bool), names)
-        warn_of_reflected(
+        warn_of_odd(
             np.asarray(preshape.to_preshape(whole).shape), np.asarray(chart.reference), names
         )
 

@@ -89,12 +89,26 @@ def test_links_by_construction_pipeline_and_routing(model, iris):
             clone(model).fit(x, links=few)
     with pytest.raises(ValueError, match="rows has 3 entries"):
         clone(model).fit(x, links=links, rows=[0, 1, 2])
+    unsized = clone(model).set_params(links=sidebayes.Links.must_link([(0, 1)]))
+    with pytest.warns(sidebayes.SideBayesWarning, match="applied to other rows; give num_points"):
+        unsized.fit(x)
+    unsized.fit(x, rows=np.arange(len(x)))
     pipe = make_pipeline(StandardScaler(), clone(model))
     pipe.fit(x, linkedmixtureclusterer__links=links)
     assert pipe[-1].result_.links.num_links == links.num_links
     with sklearn.config_context(enable_metadata_routing=True):
         pipe = make_pipeline(StandardScaler(), clone(model).set_fit_request(links=True))
         assert pipe.fit(x, links=links)[-1].result_.links.num_links == links.num_links
+
+
+def test_links_find_their_place_in_every_model():
+    x = np.random.default_rng(0).normal(size=(12, 1))
+    links = sidebayes.Links.must_link([(0, 1)])
+    given = {"engine": sidebayes.MAP(num_restarts=1, max_steps=3), "options": {"inputs": x}}
+    found = LinkedMixtureClusterer(2, method="trajectories", **given).fit(x, links=links)
+    assert found.result_.links.num_links == 1
+    with pytest.raises(TypeError, match="trajectories takes links by name only: links="):
+        sidebayes.fit("trajectories", x, links, num_clusters=2)
 
 
 @pytest.fixture(scope="module")

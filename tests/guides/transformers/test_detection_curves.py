@@ -10,6 +10,7 @@ from sklearn.metrics import auc, roc_auc_score, roc_curve
 from sidebayes import (
     LeastSquaresFeatures,
     LongTable,
+    Population,
     SeriesKernel,
     align_kernels,
     delong_test,
@@ -93,6 +94,18 @@ def test_least_squares_features():
     np.testing.assert_allclose(features[5] * found.scale_, own)
     with pytest.raises(ValueError, match="do not determine 2 coefficients"):
         found.transform(LongTable.from_times([1.0], [0.0], ["a"]))
+
+
+def test_polynomials_in_another_unit_are_refused():
+    given = [1.0, 2.0, 3.0, 5.0], [70.0, 71.0, 70.0, 72.0], list("aabb")
+    one, other = (LongTable.from_times(*given, center=at, unit=10.0) for at in (70.0, 80.0))
+    found = LeastSquaresFeatures().fit(one)
+    assert np.isfinite(found.transform(one.take([1]))).all()
+    with pytest.raises(ValueError, match=r"polynomial columns \['\(times - 80\) / 10'\]"):
+        found.transform(other)
+    population = Population([0.0, 0.0], np.eye(2), 1.0, one.columns)
+    with pytest.raises(ValueError, match="polynomial columns"):
+        population.log_density(other)
 
 
 def covariance(one, other, kernel):

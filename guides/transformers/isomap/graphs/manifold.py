@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
@@ -16,7 +16,7 @@ from .geodesics import Geodesics, load
 from .neighbors import Neighbors, Radius
 from .rows import DistanceRows, GraphRows, Rows
 
-__all__ = ["Manifold"]
+__all__ = ["Manifold", "Nearest"]
 
 _MANY = 0.2
 """Share of new or lost rows from which all distances are computed anew, which is faster then."""
@@ -24,6 +24,13 @@ _BLOCK = 1_000_000
 """Distances of other rows that are held at once."""
 _TIE = 1e-11
 """Relative difference below which two paths are equally long."""
+
+
+class Nearest(NamedTuple):
+    """The nearest row of each of some others, and how far it is."""
+
+    row: NDArray[np.int64]
+    distance: NDArray[np.float64]
 
 
 @dataclass
@@ -58,23 +65,32 @@ class Manifold:
         landmarks = spread_landmarks(graph, num_landmarks)
         return cls(rows, neighbors, Geodesics(graph, *landmarks, num_landmarks))
 
-    def insert(self, new: Any) -> list[tuple[int, int]]:
+    @property
+    def reach(self) -> float:
+        """Largest distance of a row from its nearest neighbour; infinite where no row joins one far away."""
+        if isinstance(self.neighbors, Radius):
+            return np.inf
+        graph = self.geodesics.adjacency.matrix()
+        begins = graph.indptr[:-1][np.diff(graph.indptr) > 0]
+        return float(np.minimum.reduceat(graph.data, begins).max()) if len(begins) else np.inf
+
+    def insert(self, new: Any) -> Nearest:
         """Add rows to the graph, and bring distances up to date.
 
         Returns
         -------
-        list of tuple
-            New rows at distance zero from a row before this call, and the first such row.
+        Nearest
+            Of every new row, among those before this call.
         """
         load()
         first = len(self)
         self.rows.append(new)
         many = len(self.rows) - first > _MANY * first
-        twins = []
+        closest, apart = [], []
         for number in range(first, len(self.rows)):
             distances = self.rows.distances(np.array([number]))[0, :number]
-            if first and distances[:first].min() == 0:
-                twins.append((number, int(distances[:first].argmin())))
+            closest.append(int(distances[:first].argmin()))
+            apart.append(distances[closest[-1]])
             changes = self.neighbors.insert(distances, self.geodesics.adjacency)
             if many:
                 self.geodesics.adjacency.append()
@@ -84,16 +100,20 @@ class Manifold:
                 self.geodesics.change(*changes)
         if many:
             self.geodesics.recompute()
-        return twins
+        return Nearest(np.array(closest, int), np.array(apart))
 
-    def reached(self, new: Any) -> NDArray[np.float64]:
-        """Geodesic distances of other rows from the sources, shape (num_new, num_sources)."""
-        found = []
+    def reached(self, new: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Geodesic distances of other rows from the sources, and how far the nearest row is.
+
+        Shapes (num_new, num_sources) and (num_new,).
+        """
+        found, nearest = [], []
         width = max(1, _BLOCK // len(self))
         for low in range(0, new.shape[0], width):
-            links = self.neighbors.links(self.rows.outside(new[low : low + width]))
-            found.append(self.geodesics.through(links))
-        return np.concatenate(found)
+            distances = self.rows.outside(new[low : low + width])
+            found.append(self.geodesics.through(self.neighbors.links(distances)))
+            nearest.append(distances.min(axis=1))
+        return np.concatenate(found), np.concatenate(nearest)
 
     def remove(self, gone: NDArray[np.int64]) -> None:
         """Drop rows; the next nearest take their places as neighbours."""

@@ -253,6 +253,16 @@ def test_several_parts_are_said_and_grow_together(roll):
     assert_same_map(found, whole)
 
 
+def test_rows_in_another_unit_are_told(roll):
+    found = IncrementalIsomap(n_neighbors=8).fit(roll[:150])
+    found.transform(roll[150:])
+    told = "50 of 50 rows of X, the first of them 0, are more than 10 times as far"
+    with pytest.warns(SideBayesWarning, match=told):
+        found.transform(1000 * roll[150:200])
+    with pytest.warns(SideBayesWarning, match=told):
+        found.partial_fit(1000 * roll[150:200])
+
+
 def test_rows_beyond_the_radius_are_parts_of_their_own(roll):
     found = IncrementalIsomap(n_neighbors=None, radius=6.0).fit(roll[:150])
     before = found.embedding_.copy()
