@@ -25,7 +25,7 @@ from .blocks.saliency.repeated import check_levels, kinds_of_columns, say_levels
 from .blocks.saliency.saliency_mixture import SaliencyMixture
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import PartialLabels
+from .blocks.side_information.partial_labels import PartialLabels, log_admissible
 
 __all__ = ["feature_saliency"]
 
@@ -122,5 +122,5 @@ def feature_saliency(
         pair_weights=learned_pair_weights(graph, flip_rate, reading),
         inference=inference,
     )
-    admitted = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
+    admitted = log_admissible(known, num_clusters)
     numpyro.sample("x", SaliencyMixture(labels, density, admitted), obs=x)

@@ -29,7 +29,7 @@ from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Checked, Chosen, Omissible, OwnFrame
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import Groups, PartialLabels
+from .blocks.side_information.partial_labels import Groups, PartialLabels, as_groups, log_admissible
 
 __all__ = ["hierarchical_shape"]
 
@@ -124,6 +124,7 @@ def hierarchical_shape(
     Yu (2016), PhD thesis, University of Utah, chapter 3. Dryden and Mardia (2016), Statistical Shape
     Analysis, 2nd ed., chapters 4 and 7.
     """
+    subjects = as_groups(subjects)
     given = {"x": x, "subjects": subjects, "landmarks": landmarks}
     table = choose_chart(given, {"num_modes": num_modes}) if chart is None else chart
     coordinates = shape_coordinates(x, subjects, landmarks, ShapeChart.of(table), size=size)
@@ -140,7 +141,7 @@ def hierarchical_shape(
         pair_weights=learned_pair_weights(graph, flip_rate, reading),
         inference=inference,
     )
-    log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
+    log_side = log_admissible(known, num_clusters)
     fn = LinkedMixture(labels, density, log_side)
     left = None if coordinates is None else coordinates - shift
     infer = {

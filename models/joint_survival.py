@@ -16,7 +16,7 @@ from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
 from .blocks.event_times import HazardPrior, PiecewiseHazard, check_times
 from .blocks.hazard_parameters import HazardParameters
-from .blocks.side_information.partial_labels import Groups
+from .blocks.side_information.partial_labels import Groups, as_groups
 
 __all__ = ["joint_survival"]
 
@@ -81,7 +81,7 @@ def joint_survival(
     if form not in _FORMS:
         raise ValueError(f"form = {form!r}; expected one of {_FORMS}")
     check_times(time, event)
-    fixed, random = jnp.asarray(fixed), jnp.asarray(random)
+    fixed, random, subjects = jnp.asarray(fixed), jnp.asarray(random), as_groups(subjects)
     outputs = None if outputs is None else jnp.asarray(outputs)
     parameters = mixed_parameters(y, fixed, random, outputs, covariance=covariance, prior=prior)
     coefficients = parameters.coefficients()

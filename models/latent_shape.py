@@ -26,7 +26,7 @@ from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Checked, Chosen
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import Groups, PartialLabels
+from .blocks.side_information.partial_labels import Groups, PartialLabels, as_groups, log_admissible
 
 __all__ = ["latent_shape"]
 
@@ -111,6 +111,7 @@ def latent_shape(
     ----------
     Yu (2016), PhD thesis, University of Utah, sections 3.4-3.6.
     """
+    subjects = as_groups(subjects)
     given = {"x": x, "subjects": subjects, "landmarks": landmarks}
     shapes = ShapeChart.of(chart_of_means(given, {}) if chart is None else chart)
     graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
@@ -124,7 +125,7 @@ def latent_shape(
         pair_weights=learned_pair_weights(graph, flip_rate, reading),
         inference=inference,
     )
-    log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
+    log_side = log_admissible(known, num_clusters)
     individuals = LinkedMixture(labels, density, log_side)
     block = LatentCoordinates(x, subjects, landmarks, shapes, annealed=observation == "kernel")
     coordinates = block.sample(individuals)

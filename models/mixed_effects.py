@@ -14,7 +14,7 @@ from .blocks.effects.densities.marginal import MixedEffects, by_row
 from .blocks.effects.densities.restricted import RestrictedEffects
 from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
-from .blocks.side_information.partial_labels import Groups
+from .blocks.side_information.partial_labels import Groups, as_groups
 
 __all__ = ["mixed_effects"]
 
@@ -66,7 +66,7 @@ def mixed_effects(
     """
     if not isinstance(form, str) or form not in _FORMS:
         raise ValueError(f"form = {form!r}; expected one of {_FORMS}")
-    fixed, random = jnp.asarray(fixed), jnp.asarray(random)
+    fixed, random, subjects = jnp.asarray(fixed), jnp.asarray(random), as_groups(subjects)
     outputs = None if outputs is None else jnp.asarray(outputs)
     parameters = mixed_parameters(
         y, fixed, random, outputs, covariance=covariance, prior=prior, subjects=subjects

@@ -21,7 +21,7 @@ from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Checked
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import Groups, PartialLabels
+from .blocks.side_information.partial_labels import Groups, PartialLabels, as_groups, log_admissible
 
 __all__ = ["mixed_effects_mixture"]
 
@@ -95,6 +95,7 @@ def mixed_effects_mixture(
     doi:10.1080/01621459.1996.10476679. Proust-Lima, Philipps and Liquet (2017), J. Stat. Softw. 78(2),
     doi:10.18637/jss.v078.i02.
     """
+    subjects = as_groups(subjects)
     graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
     pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
     fixed, random = jnp.asarray(fixed), jnp.asarray(random)
@@ -122,7 +123,7 @@ def mixed_effects_mixture(
         pair_weights=learned_pair_weights(graph, flip_rate, reading),
         inference=inference,
     )
-    log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
+    log_side = log_admissible(known, num_clusters)
     fn = EffectsMixture(
         labels,
         fixed,

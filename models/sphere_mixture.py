@@ -21,7 +21,7 @@ from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Checked
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import PartialLabels
+from .blocks.side_information.partial_labels import PartialLabels, log_admissible
 
 __all__ = ["sphere_mixture"]
 
@@ -99,5 +99,5 @@ def sphere_mixture(
         pair_weights=learned_pair_weights(graph, flip_rate, reading),
         inference=inference,
     )
-    log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
+    log_side = log_admissible(known, num_clusters)
     numpyro.sample("x", LinkedMixture(labels, density, log_side), obs=x)

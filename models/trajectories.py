@@ -21,7 +21,7 @@ from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.sticks import check_truncation, stick_weights
 from .blocks.roles import Chosen, Truncation
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import Groups
+from .blocks.side_information.partial_labels import Groups, as_groups
 
 __all__ = ["trajectories"]
 
@@ -118,6 +118,7 @@ def trajectories(
     and Ghahramani (2006), NIPS 18, 1257-1264.
     """
     anchors = inputs if anchors is None else anchors
+    subjects = None if subjects is None else as_groups(subjects)
     units = jnp.shape(inputs)[0] if subjects is None else subjects.num_groups
     graph = as_label_graph(links, units, num_clusters, inference)
     check_truncation(truncation, reading)

@@ -27,7 +27,7 @@ from sidebayes.common.magnitudes import listed
 from ..block import Block
 from ..components.gaussian_prior import GaussianPrior, resolve_prior
 from ..mixtures.data_units import data_units, fitted_statistic
-from ..side_information.partial_labels import PartialLabels
+from ..side_information.partial_labels import PartialLabels, as_partial_labels
 from .prototypes import Prototypes, without_prototypes
 from .stated import shares_of_classes, stated_classes
 
@@ -87,6 +87,7 @@ def class_prototypes(
         If `prototypes` are no pairs in range, or leave a labelled row no class, without `label_noise`.
     """
     clusters, classes = prototype_table(prototypes, num_clusters, num_classes)
+    known = None if known is None else as_partial_labels(known)
     if not is_traced(label_noise) and label_noise == 0:
         _refuse_classless(known, clusters, classes, num_clusters, num_classes)
     block = PrototypeSites(x, num_clusters, num_classes, clusters, classes, prior, known)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..components.gaussian_block import GaussianComponents
 from ..components.shift_prior import ShiftPrior, WorthPrior
 from ..mixtures.weights import ComponentWeights
-from ..side_information.partial_labels import PartialLabels
+from ..side_information.partial_labels import PartialLabels, as_partial_labels
 from .source_mixture import SourceMixture
 from .source_worth import source_worth
 
@@ -131,7 +131,8 @@ class SourceComponents(GaussianComponents):
             data=data,
             plate="components",
         )
-        self.source, self.rows, self.known = source, data, known
+        self.source, self.rows = source, data
+        self.known = None if known is None else as_partial_labels(known)
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say where the rows do not support the move, by how the source classifies them as it is."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sidebayes.common.fields import check_integer, is_traced
 
-from ..side_information.partial_labels import PartialLabels
+from ..side_information.partial_labels import PartialLabels, as_partial_labels
 
 __all__ = ["labelled_points", "noise_of_strength", "shares_of_classes", "stated_classes"]
 
@@ -61,6 +61,7 @@ def stated_classes(
         )
     if known is None:
         return None
+    known = as_partial_labels(known)
     admissible = jnp.asarray(known.admissible(num_classes))
     if not sampled and label_noise == 0:
         return admissible.astype(float)

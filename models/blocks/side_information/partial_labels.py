@@ -6,16 +6,26 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.class_names import check_class_names, class_indices
-from sidebayes.common.fields import chosen_rows, name_array, rebuilt, refuse_unwritable
+from sidebayes.common.fields import chosen_rows, is_traced, name_array, rebuilt, refuse_unwritable
 
 from .cells import cell
 
-__all__ = ["Groups", "PartialLabels", "as_partial_labels", "frozen", "refuse_other_order"]
+__all__ = [
+    "Groups",
+    "PartialLabels",
+    "as_groups",
+    "as_partial_labels",
+    "frozen",
+    "log_admissible",
+    "refuse_other_order",
+]
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float")
 """What pandas finds in arrays of objects that are all numbers."""
@@ -171,6 +181,19 @@ def as_partial_labels(labels: ArrayLike | PartialLabels) -> PartialLabels:
     return labels if isinstance(labels, PartialLabels) else PartialLabels(labels)  # type: ignore[arg-type]
 
 
+def log_admissible(known: ArrayLike | PartialLabels | None, num_classes: int) -> Array | None:
+    """Log-factors of labels of which some are known, None where none is.
+
+    Returns
+    -------
+    Array, shape (num_points, num_classes), or None
+        Zero for the labels that a point may have, minus infinity for others.
+    """
+    if known is None:
+        return None
+    return jnp.log(1.0 * as_partial_labels(known).admissible(num_classes))
+
+
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class Groups:
@@ -293,6 +316,22 @@ class Groups:
     def tree_unflatten(cls, aux: tuple[int], children: tuple[Any]) -> Self:
         """Rebuild without names and without any check."""
         return rebuilt(cls, (None, children[0], None, aux[0]))
+
+
+def as_groups(groups: ArrayLike | Groups) -> Groups:
+    """Groups as they are, or made of the name or number of each row's group.
+
+    Raises
+    ------
+    TypeError
+        If these are values of compiled code, which does not say how many groups there are.
+    """
+    if is_traced(groups):
+        raise TypeError(
+            "the groups of rows are an argument of compiled code, which must know their number; pass "
+            "sidebayes.Groups(names) in their place"
+        )
+    return groups if isinstance(groups, Groups) else Groups(groups)  # type: ignore[arg-type]
 
 
 def refuse_other_order(name: str, values: Any, names: Any) -> None:
