@@ -191,9 +191,9 @@ def _arbitrary(fit: Fitted) -> tuple[str, str] | None:
     if prob.sizes["points"] == 1 or float(prob.max("clusters").min()) > 1 - _ALIKE:
         return None  # all are in one cluster
     return "caution", (
-        "All points have the same probabilities of labels, so that labels are arbitrary: nothing tells "
-        "clusters apart at this mode. Raise the weights of links, or the prior variance of what separates "
-        "clusters (variance of pairwise_gp)."
+        "All points have the same probabilities of labels, so that labels are arbitrary: nothing "
+        "separates clusters at this mode. Raise the weights of links, or the prior variance of what "
+        "separates clusters (variance of pairwise_gp)."
     )
 
 
