@@ -21,7 +21,9 @@ _BROKEN, _BREAKS = 0.05, 3
 """Share and number of hard links broken by the labels from which on that is said."""
 
 
-def doubt_links(links: Links, same: NDArray, chance: NDArray, *, tied: bool = True) -> str | None:
+def doubt_links(
+    links: Links, same: NDArray, chance: NDArray, price: float | None = None
+) -> str | None:
     r"""Say where the points do not support the links, in a sentence; None where they do.
 
     A must-link is supported by the probability :math:`a_l` that its labels agree, a cannot-link by
@@ -36,8 +38,9 @@ def doubt_links(links: Links, same: NDArray, chance: NDArray, *, tied: bool = Tr
         :math:`a_l`.
     chance : ndarray, shape (num_draws,)
         Probability that the labels of any two points agree.
-    tied : bool
-        Whether links tie labels; if not, labels may break hard ones.
+    price : float, optional
+        The price of a hard link where links do not tie labels but have prices, so that labels may break hard
+        ones. Links of at least this price count as hard.
     """
     sign = np.sign(links.weights)
     stated = sign != 0
@@ -58,9 +61,11 @@ def doubt_links(links: Links, same: NDArray, chance: NDArray, *, tied: bool = Tr
             f"{guess.mean():.0%}: they may be wrong, or about classes that the features do not show; see "
             "fit.suspect_links()"
         )
-    hard = np.isinf(links.weights[stated])
+    if price is None:
+        return None
+    hard = np.abs(links.weights[stated]) >= price
     broken = int((holds < 0.5)[hard].sum())
-    if not tied and broken >= max(_BREAKS, _BROKEN * hard.sum()):
+    if broken >= max(_BREAKS, _BROKEN * hard.sum()):
         return (
             f"The labels break {broken} of {hard.sum()} hard links, which contradict the points or one "
             "another; see fit.suspect_links()"

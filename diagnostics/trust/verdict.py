@@ -27,13 +27,16 @@ _FLAT = 1e-5
 """Largest entry of a gradient, relative to the log joint density, that counts as zero."""
 
 _TWINS = 1e-6
-"""Relative difference of parameters below which two clusters are the same."""
+"""Difference of parameters, beside the largest of any cluster, below which two clusters are the same."""
+
+_ALIKE = 1e-4
+"""Difference of the probabilities of labels below which all points have the same."""
 
 _MANY = 10
 """Points for each cluster from which on one that holds a single point is pointed out."""
 
 _NO_POINT = 0.5
-"""Sum of the probabilities of points below which a cluster is empty."""
+"""Sum of the probabilities of points below which a cluster holds none."""
 
 _FEWEST_DRAWS = 4
 """Fewest draws per chain for which R-hat and ESS are computed."""
@@ -67,7 +70,7 @@ def _of_run(fit: Fitted) -> tuple[str, str]:
     if not info["converged"]:
         return "bad", f"{message}."
     stats = fit.tree["sample_stats"]
-    for judged in (_chains, _end, _twins, _starts):
+    for judged in (_chains, _end, _twins, _arbitrary, _starts):
         if found := judged(fit):
             return found[0], f"{message}. {found[1]}"
     if "diverging" in stats and stats["diverging"].any():
@@ -161,14 +164,15 @@ def _twins(fit: Fitted) -> tuple[str, str] | None:
         axes = [axis for axis, dim in enumerate(site.dims) if is_label_dim(str(dim))]
         if len(axes) == 1 and role_of(site) != "mixing_weights":
             first = np.moveaxis(site.to_numpy(), axes[0], 0)
-            rows.append(first.reshape(len(first), -1))
+            row = first.reshape(len(first), -1)
+            rows.append(row / np.maximum(np.abs(row).max(axis=0), np.finfo(float).tiny))
     if not rows or any(len(row) != len(rows[0]) for row in rows):
         return None
     table = np.concatenate(rows, axis=1)
     # clusters that are the same lie next to each other along any direction
     order = np.argsort(table @ np.random.default_rng(0).normal(size=table.shape[1]))
     for one, two in pairwise(order):
-        if np.allclose(table[one], table[two], rtol=_TWINS, atol=0.0):
+        if np.abs(table[one] - table[two]).max(initial=0.0) <= _TWINS:
             return "caution", (
                 f"Clusters {min(one, two)} and {max(one, two)} are the same: it stayed at a saddle, "
                 "where nothing separates them, or there are fewer clusters; leave init out, or lower "
@@ -177,20 +181,52 @@ def _twins(fit: Fitted) -> tuple[str, str] | None:
     return None
 
 
+def _arbitrary(fit: Fitted) -> tuple[str, str] | None:
+    """Whether a fit says the same of the labels of all points, so that they are chance."""
+    if "responsibilities" not in fit.tree:
+        return None
+    prob = fit.tree["responsibilities"]["prob"]
+    if float((prob.max("points") - prob.min("points")).max()) > _ALIKE:
+        return None
+    if prob.sizes["points"] == 1 or float(prob.max("clusters").min()) > 1 - _ALIKE:
+        return None  # all are in one cluster
+    return "caution", (
+        "All points have the same probabilities of labels, so that labels are arbitrary: nothing "
+        "separates clusters at this mode. Raise the weights of links, or the prior variance of what "
+        "separates clusters (variance of pairwise_gp)."
+    )
+
+
 def _empty(fit: Fitted) -> list[str]:
     """Clusters of a mode that hold no point, where none was to be removed."""
     point = fit.tree["posterior"].attrs["point_estimate"] and not fit.config.prunes
     if not point or "responsibilities" not in fit.tree or is_ordered(fit.tree):
         return []
-    prob = fit.tree["responsibilities"]["prob"]
-    size = prob.sum("points").max(["chain", "draw"]).to_numpy()
-    empty = [str(cluster) for cluster in np.flatnonzero(size < _NO_POINT)]
-    if not empty:
-        return []
-    named = f"Cluster {empty[0]} holds" if len(empty) == 1 else f"Clusters {', '.join(empty)} hold"
+    found = fit.tree["responsibilities"]
+    size = found["prob"].sum("points").max(["chain", "draw"]).to_numpy()
+    labelled = np.bincount(found["labels"].to_numpy(), minlength=len(size))
+    none = size < _NO_POINT
     return [
-        f"{named} no point: fewer clusters describe the data as well, or another start fills more"
+        *_named(
+            none,
+            "holds",
+            "no point: fewer clusters describe the data as well, or another start fills more",
+        ),
+        *_named(
+            ~none & (labelled == 0),
+            "labels",
+            "no point, since every point has a more probable one: take fewer clusters, or see whether "
+            "another start, or more links, fill more",
+        ),
     ]
+
+
+def _named(which: NDArray[np.bool_], does: str, what: str) -> list[str]:
+    """A sentence about the clusters for which something is so; none where there are none."""
+    names = [str(cluster) for cluster in np.flatnonzero(which)]
+    if len(names) > 1:
+        return [f"Clusters {', '.join(names)} {does.removesuffix('s')} {what}"]
+    return [f"Cluster {name} {does} {what}" for name in names]
 
 
 def _lone(fit: Fitted) -> list[str]:

@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import write_features
 from sidebayes.diagnostics.fitted import Fitted
+from sidebayes.diagnostics.links.broken import (
+    certain_contradiction,
+    links_against_labels,
+    links_against_points,
+)
 from sidebayes.diagnostics.links.support import doubt_links
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibilities
 from sidebayes.diagnostics.tree import to_datatree
@@ -132,7 +137,7 @@ def _start(
 def _remarks(run: Run, found: _Found) -> tuple[str, ...]:
     """What the engine and the model say of the draws, and whether the draws missed a mode."""
     result, links = found.result, _doubted(run, found.derived)
-    said = *result.remarks, *problems.remarks(run.problem, result.draws), *filter(None, [links])
+    said = *result.remarks, *problems.remarks(run.problem, result.draws), *links
     turns = site_symmetries(run.problem)  # along these, other places are the same mode
     below = None
     if result.modes is not None and not run.engine.gives_point and not turns:
@@ -146,23 +151,36 @@ def _remarks(run: Run, found: _Found) -> tuple[str, ...]:
     )
 
 
-def _doubted(run: Run, derived: posterior.Derived) -> str | None:
-    """What the points say of the links; None where there are none, or labels follow them by design."""
-    links, prob, known = (
-        next(iter(run.links.values()), None),
-        derived.responsibilities,
-        derived.agreement,
-    )
-    if not links or prob is None:
-        return None
-    if known is not None:
-        return doubt_links(links, known[0][:, : len(links)], known[1])
+def _doubted(run: Run, derived: posterior.Derived) -> list[str]:
+    """What labels and points say against the links; nothing where there are none."""
+    links, prob = next(iter(run.links.values()), None), derived.responsibilities
+    if not links or prob is None or links.pairs.max() >= prob.shape[1]:
+        return []
     fn, _ = posterior.mixture_structure(run.problem)
-    if not fn.is_density or links.pairs.max() >= prob.shape[1]:
-        return None
-    first, second = (prob[:, end] for end in links.pairs.T)
-    same, chance = (first * second).sum(axis=-1), np.square(prob.mean(axis=1)).sum(axis=-1)
-    return doubt_links(links, same, chance, tied=False)
+    ties = fn.links()
+    tied = ties is not None and ties.num_links > 0
+    # where weights are prices, in nats, the price of a hard link
+    price = prob.shape[1] if run.engine.hard_labels or not tied else None
+    alone = derived.agreement
+    if alone is None and not tied and fn.is_density:
+        first, second = (prob[:, end] for end in links.pairs.T)
+        chance = np.square(prob.mean(axis=1)).sum(axis=-1)
+        alone = (first * second).sum(axis=-1), chance
+    if alone is not None:
+        alone = alone[0][:, : len(links)], alone[1]
+    against = alone and doubt_links(links, *alone, None if tied else price)
+    if tied and _learns_rates(run, fn):
+        links = links.with_weights(np.where(links.hard, links.weights, 0.0))
+    if price is None:
+        against = against or links_against_labels(links, prob)
+        against = against or (alone and links_against_points(links, alone[0]))
+    return list(filter(None, [certain_contradiction(links, price), against]))
+
+
+def _learns_rates(run: Run, fn: Any) -> bool:
+    """Whether it is learned how often links are wrong, so that their weights do not say it."""
+    own = run.card is None and fn.labels.pair_weights is not fn.labels.graph.pair_weights
+    return own or "reliability" in site_roles(run.problem).values()
 
 
 def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult:

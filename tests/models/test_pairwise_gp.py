@@ -166,6 +166,18 @@ def test_mode_is_at_zero_until_the_variance_suffices():
     assert np.abs(mode(1.05 * least)).max() > 0.1
 
 
+def test_a_mode_at_zero_says_that_labels_are_arbitrary():
+    root, engine = np.linalg.cholesky(K), sidebayes.MAP(num_restarts=2)
+    options = {"num_clusters": 2, "engine": engine, "progress": False}
+    level, said = sidebayes.fit("pairwise_gp", root, APART, variance=0.01, **options).verdict
+    assert level == "caution"
+    assert "labels are arbitrary" in said
+    assert (
+        "arbitrary"
+        not in sidebayes.fit("pairwise_gp", root, APART, variance=20.0, **options).verdict[1]
+    )
+
+
 def test_points_without_links_follow_those_with():
     """Check 20, proposition 2; and 21: without cannot-links all points are of one class."""
     f = mode(20.0)

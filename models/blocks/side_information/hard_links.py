@@ -13,7 +13,14 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from sidebayes.common.fields import check_integer
 
-__all__ = ["LinkReport", "check_known_clusters", "check_links", "contract", "implied_pairs"]
+__all__ = [
+    "LinkReport",
+    "check_known_clusters",
+    "check_links",
+    "contract",
+    "contradiction",
+    "implied_pairs",
+]
 
 _ROUNDS = 100
 """Rounds in which nodes of few neighbours are peeled off."""
@@ -90,16 +97,30 @@ def contract(pairs: NDArray, weights: NDArray, num_points: int) -> tuple[int, ND
         num_nodes, node = connected_sets(must, num_points)
     else:
         num_nodes, node = num_points, np.arange(num_points)
-    cannot = pairs[np.isneginf(weights)]
-    inside = node[cannot[:, 0]] == node[cannot[:, 1]]
-    if inside.any():
-        i, j = cannot[int(np.argmax(inside))]
-        path = "–".join(str(p) for p in _path(must, num_points, int(i), int(j)))
-        raise ValueError(
-            f"cannot-link ({i}, {j}) contradicts must-links {path}; drop one of them, or give the "
-            "links finite weights"
-        )
+    if found := _contradiction(must, pairs[np.isneginf(weights)], node):
+        raise ValueError(f"{found}; drop one of them, or give the links finite weights")
     return num_nodes, node
+
+
+def contradiction(must: NDArray, cannot: NDArray) -> str | None:
+    """The first cannot-link between points that must-links tie together, with the path; None without one.
+
+    Parameters
+    ----------
+    must, cannot : ndarray of int, shape (num_pairs, 2)
+    """
+    num_points = int(max(must.max(initial=-1), cannot.max(initial=-1))) + 1
+    return _contradiction(must, cannot, connected_sets(must, num_points)[1])
+
+
+def _contradiction(must: NDArray, cannot: NDArray, node: NDArray) -> str | None:
+    """The same, of points whose connected sets are known."""
+    inside = node[cannot[:, 0]] == node[cannot[:, 1]]
+    if not inside.any():
+        return None
+    i, j = cannot[int(np.argmax(inside))]
+    path = "–".join(str(p) for p in _path(must, len(node), int(i), int(j)))
+    return f"cannot-link ({i}, {j}) contradicts must-links {path}"
 
 
 def implied_pairs(

@@ -59,8 +59,10 @@ def test_what_cannot_be_judged_is_not_doubted():
 
 def test_broken_links_count_where_labels_are_free():
     agree = np.where(np.arange(40) < 3, 0.1, 0.99)[None]
-    said = doubt_links(stated(40), agree, np.array([1 / 3]), tied=False)
+    said = doubt_links(stated(40), agree, np.array([1 / 3]), price=80.0)
     assert said.startswith("The labels break 3 of 40 hard links")
     assert doubt_links(stated(40), agree, np.array([1 / 3])) is None
     soft = stated(40).with_strength(3.0)
-    assert doubt_links(soft, agree, np.array([1 / 3]), tied=False) is None
+    assert doubt_links(soft, agree, np.array([1 / 3]), price=80.0) is None
+    dear = stated(40).with_strength(100.0)
+    assert "of 40 hard links" in doubt_links(dear, agree, np.array([1 / 3]), price=80.0)

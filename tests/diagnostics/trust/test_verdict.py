@@ -67,6 +67,51 @@ def test_empty_clusters_of_a_mode_are_told():
     assert "Cluster 2 holds no point" in said
 
 
+def test_clusters_that_label_no_point_are_told():
+    """Small probabilities at many points add up, as those of a softmax do, and fill no cluster."""
+    fit = climbed(SETTLED, SETTLED)
+    found = fit.tree["responsibilities"]
+    found["prob"][..., 1] += 0.9 * found["prob"][..., 2]
+    found["prob"][..., 2] *= 0.1
+    found["labels"][:] = found["prob"][0, 0].argmax("clusters")
+    assert found["prob"][..., 2].sum() > 0.5
+    level, said = verdict(fit)
+    assert level == "caution"
+    assert "Cluster 2 labels no point" in said
+    found["labels"][:] = 0
+    assert "Clusters 1, 2 label no point" in verdict(fit)[1]
+
+
+def test_labels_of_equal_probabilities_are_arbitrary():
+    fit = climbed(SETTLED, SETTLED)
+    prob = fit.tree["responsibilities"]["prob"]
+    prob[:] = 1 / 3 + 1e-7 * prob
+    level, said = verdict(fit)
+    assert level == "caution"
+    assert "labels are arbitrary" in said
+    prob[:] = [1.0, 0.0, 0.0]  # all are in one cluster
+    assert "arbitrary" not in verdict(fit)[1]
+
+
+def test_clusters_are_the_same_beside_the_size_of_parameters():
+    fit = climbed(SETTLED, SETTLED)
+    mean = fit.tree["posterior"]["mean"]
+    fit.tree["posterior"].dataset = (
+        fit.tree["posterior"]
+        .to_dataset()
+        .assign(
+            {
+                name: value * 0 + 1
+                for name, value in fit.tree["posterior"].data_vars.items()
+                if name != "mean"
+            }
+        )
+    )
+    mean = fit.tree["posterior"]["mean"]
+    mean[..., 0, :] = mean[..., 1, :] + 1e-9  # of which the first entry was zero
+    assert "are the same" in verdict(fit)[1]
+
+
 @pytest.mark.parametrize(("classes", "level"), [([0, 1, -1], "caution"), ([0, 1, 1], "good")])
 def test_a_routine_of_one_start_vouches_for_known_labels_alone(classes, level):
     fit = climbed(SETTLED, config=MonteCarloEM())

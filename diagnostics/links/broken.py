@@ -1,0 +1,102 @@
+"""Links that labels or points contradict, beside how often their weights say that they may be wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, gammainc
+from sidebayes.models.blocks.side_information.hard_links import contradiction
+from sidebayes.models.blocks.side_information.links import Links
+
+__all__ = ["certain_contradiction", "links_against_labels", "links_against_points"]
+
+_RARE = 1e-3
+"""Probability, if weights are right, below which it is said that too many links are contradicted."""
+
+_LEAST, _SHARE = 3, 0.05
+"""Number and share of links contradicted from which on that is said."""
+
+_CLEAR = 0.01
+"""Probability that a link holds below which points contradict it."""
+
+_REMEDY = (
+    'either links are wrong, and need lower weights (estimate_flip_rate, flip_rate="learned"), or the model '
+    "does not fit them, and needs more components, or is another; see fit.suspect_links()"
+)
+
+
+def links_against_labels(links: Links, prob: NDArray) -> str | None:
+    """Say where labels break more links than their weights allow for; None where they do not.
+
+    Broken links are counted by the least probability that two labels differ, or agree, which the
+    probabilities of either label admit (Fréchet's bounds), so that a pair whose labels are uncertain counts
+    little.
+
+    Parameters
+    ----------
+    links : Links
+    prob : ndarray, shape (num_draws, num_points, num_clusters)
+        Probabilities of labels given data and links.
+    """
+    first, second = (prob[:, end] for end in links.pairs.T)
+    differ = 1 - np.minimum(first, second).sum(axis=-1)
+    agree = (first + second).max(axis=-1) - 1
+    broken = np.where(links.weights > 0, differ, agree).clip(0.0).mean(axis=0)
+    found = _beyond_weights(links, broken)
+    return found and f"The labels break {found}: {_REMEDY}"
+
+
+def links_against_points(links: Links, same: NDArray) -> str | None:
+    """Say where points, each judged by itself, contradict more links than weights allow for, or None.
+
+    Labels keep a link of large weight whatever the points say, so that broken links do not show it.
+
+    Parameters
+    ----------
+    links : Links
+    same : ndarray, shape (num_draws, num_links)
+        Probability that the labels of each link agree if no link ties them.
+    """
+    agree = same.mean(axis=0)
+    holds = np.where(links.weights > 0, agree, 1 - agree)
+    found = _beyond_weights(links, holds < _CLEAR)
+    return found and f"Points, each judged by itself, all but rule out {found}: {_REMEDY}"
+
+
+def _beyond_weights(links: Links, contradicted: NDArray) -> str | None:
+    r"""How many links are contradicted, and for how many weights allow, if these are clearly fewer.
+
+    A link of weight w is wrong with probability :math:`\sigma(-|w|)`. The Poisson-binomial probability that
+    so many are wrong is at most that of a Poisson distribution of the same mean, from one above the mean on
+    (Anderson and Samuels 1967, Proc. Fifth Berkeley Symp. 1, 1-12).
+    """
+    weight = np.abs(links.weights)
+    stated = weight > 0
+    total, allowed = contradicted[stated].sum(), expit(-weight[stated]).sum()
+    if total < max(_LEAST, _SHARE * stated.sum()) or gammainc(total, allowed) >= _RARE:
+        return None
+    kinds = (links.weights > 0, "must"), (links.weights < 0, "cannot")
+    named = " and ".join(
+        f"{contradicted[kind].sum():.0f} of {kind.sum()} {name}-links"
+        for kind, name in kinds
+        if kind.any()
+    )
+    return f"{named}, where weights allow for {allowed:.2g} in all"
+
+
+def certain_contradiction(links: Links, least: float | None = None) -> str | None:
+    """Say which links that are next to certain by their weights contradict one another; None if none do.
+
+    Parameters
+    ----------
+    links : Links
+    least : float, optional
+        Weight from which on a link is certain. By default that from which on none of so many are wrong.
+    """
+    certain = np.abs(links.weights) >= (np.log(len(links) / _RARE) if least is None else least)
+    must, cannot = (links.pairs[certain & (sign * links.weights > 0)] for sign in (1, -1))
+    found = contradiction(must, cannot)
+    return found and (
+        f"Of links that are next to certain by their weights, {found}: labels break one of them at least; "
+        "drop the one that is wrong, or lower the weights"
+    )

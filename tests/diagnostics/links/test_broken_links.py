@@ -1,0 +1,112 @@
+"""Links that a fit contradicts are set against how often their weights say that they are wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sidebayes.diagnostics.links.broken import (
+    certain_contradiction,
+    links_against_labels,
+    links_against_points,
+)
+
+import sidebayes
+from sidebayes import EM, MAP, Links
+
+DATA = sidebayes.load_dataset("iris").standardized()
+ENGINE = EM(num_restarts=3)
+BEYOND = "where weights allow for"
+
+
+def pairs(number):
+    return np.arange(2 * number).reshape(-1, 2)
+
+
+def stated(must, weight):
+    return Links.from_pairs(pairs(len(must)), must, weight)
+
+
+def labelled(broken, sure):
+    """Labels of pairs, of which some differ though they are must-linked, given with some certainty."""
+    own = np.zeros((2 * len(broken), 2))
+    own[:, 0] = sure
+    own[1::2, 0] = np.where(broken, 1 - sure, sure)
+    own[:, 1] = 1 - own[:, 0]
+    return own[None]
+
+
+def test_broken_links_are_counted_beside_their_weights():
+    must, broken = np.ones(40, bool), np.arange(40) < 6
+    said = links_against_labels(stated(must, 5.0), labelled(broken, 0.999))
+    assert said.startswith(
+        "The labels break 6 of 40 must-links, where weights allow for 0.27 in all"
+    )
+    assert (
+        links_against_labels(stated(must, 1.5), labelled(broken, 0.999)) is None
+    )  # weights allow for it
+    assert (
+        links_against_labels(stated(must, 5.0), labelled(broken, 0.6)) is None
+    )  # uncertain labels
+    assert links_against_labels(stated(must, 5.0), labelled(np.arange(40) < 2, 0.999)) is None
+    assert (
+        links_against_labels(stated(must, 0.0), labelled(broken, 0.999)) is None
+    )  # nothing stated
+    cannot = stated(np.arange(40) >= 34, 5.0)  # whose labels agree
+    said = links_against_labels(cannot, labelled(np.zeros(40, bool), 0.999))
+    assert "0 of 6 must-links and 34 of 34 cannot-links" in said
+
+
+def test_links_that_points_rule_out_are_counted_beside_their_weights():
+    links = stated(np.arange(40) < 20, np.inf)
+    agree = np.where(np.arange(40) < 20, 0.9, 0.2)
+    assert links_against_points(links, agree[None]) is None  # points near a boundary
+    agree[[0, 1, 30]] = 0.001, 0.001, 0.999
+    said = links_against_points(links, agree[None])
+    assert "2 of 20 must-links and 1 of 20 cannot-links, where weights allow for 0 in all" in said
+    assert links_against_points(links.with_strength(2.0), agree[None]) is None
+
+
+def test_contradictions_of_certain_links_are_told_with_their_path():
+    chain = [(0, 1), (1, 2), (2, 3), (3, 0)]
+    links = Links.from_pairs(chain, [True, True, True, False], 12.0)
+    said = certain_contradiction(links)
+    assert "cannot-link (3, 0) contradicts must-links 3–2–1–0" in said
+    assert certain_contradiction(links.with_strength(8.0)) is None  # one in some thousands is wrong
+    assert certain_contradiction(links, 150.0) is None  # as prices
+    assert certain_contradiction(Links.from_pairs(chain, [True, True, False, False], 12.0)) is None
+    assert certain_contradiction(Links.must_link(chain, 12.0)) is None
+
+
+@pytest.fixture(scope="module")
+def wrong():
+    """Links of which a fifth is wrong, though their weight says one in 400."""
+    return sidebayes.simulate_links(DATA.labels, 60, flip_rate=0.2, weight=6.0, seed=3)
+
+
+def of(links, method="ppc", engine=ENGINE, **options):
+    options = {"num_clusters": 3, "engine": engine, "progress": False, **options}
+    return sidebayes.fit(method, DATA.x, links, **options)
+
+
+def test_a_fit_says_where_weights_are_too_large(wrong):
+    level, said = of(wrong).verdict
+    assert level == "caution"
+    assert f"cannot-links, {BEYOND} 0.15 in all" in said
+    true = sidebayes.simulate_links(DATA.labels, 60, weight=6.0, seed=3)
+    assert BEYOND not in of(true).verdict[1]
+    assert BEYOND not in of(wrong, reading="relation", flip_rate="learned").verdict[1]
+
+
+def test_a_fit_says_where_hard_links_are_against_the_points():
+    wrong = sidebayes.simulate_links(DATA.labels, 37, flip_rate=0.3, disjoint=True)
+    level, said = of(wrong).verdict
+    assert level == "caution"
+    assert f"{BEYOND} 0 in all" in said
+    true = sidebayes.simulate_links(DATA.labels, 37, disjoint=True)
+    assert BEYOND not in of(true).verdict[1]
+
+
+def test_prices_contradict_one_another_where_they_exceed_the_points():
+    links = Links.from_pairs([(0, 1), (1, 2), (2, 0)], [True, True, False], 1e6, len(DATA.x))
+    fit = of(links, "constraint_fit", MAP(num_restarts=1, max_steps=20))
+    assert "contradicts must-links 2–1–0" in fit.verdict[1]
