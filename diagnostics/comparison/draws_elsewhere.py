@@ -15,7 +15,7 @@ from sidebayes.guides.engines.base import Engine
 
 from ..elsewhere import made_by
 from ..fitted import Fitted
-from ..symmetry.invariants import convergence
+from ..symmetry.invariants import convergence, frozen_sites, is_still
 from ..trust.verdict import verdict
 
 if TYPE_CHECKING:
@@ -130,7 +130,24 @@ def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
         )
         out.attrs.update(like.tree.attrs)
     _complete(out, tree, like)
+    out["fit_info"].attrs["frozen"] = json.dumps(_frozen(out["posterior"], like))
     return _Drawn(out, "" if like is None else like.method)
+
+
+def _frozen(posterior: Any, like: Fitted | None) -> list[str]:
+    """Sites that never moved; without a fit, which tells latent sites from others, only where none did.
+
+    A support of one point has the same value in a fit whose sampler moved.
+    """
+    draws = {str(n): v.to_numpy() for n, v in posterior.data_vars.items()}
+    still = [n for n, v in draws.items() if v.shape[0] * v.shape[1] > 1 and is_still(v)]
+    if like is None:
+        return still if len(still) == len(draws) else []
+    latent = like.tree["log_prior"].data_vars if "log_prior" in like.tree else ()
+    own, never = like.tree["posterior"], frozen_sites(like.tree)
+    return [
+        n for n in still if n in latent and (n in never or not (own[n] == draws[n][0, 0]).all())
+    ]
 
 
 def _shared(posterior: xr.Dataset, own: Any) -> list[str]:

@@ -34,6 +34,8 @@ def headline(
 ) -> str:
     """Which run to use, and why, in one sentence; of several models or data sets, a part for each.
 
+    A run whose own verdict is a caution is not recommended without it.
+
     Parameters
     ----------
     fits : mapping of str to Fit
@@ -48,7 +50,7 @@ def headline(
     asked = questions.values()
     parts = [_advice({n: fits[n] for n in names}, frame) for names in asked if len(names) > 1]
     if len(questions) > 1 and len(scores) > 1:
-        parts.append(_prediction(scores))
+        parts.append(_prediction(scores, fits))
     if alone := {names[0]: fits[names[0]] for names in asked if len(names) == 1}:
         parts.append(_alone(alone))
     text = "; ".join(parts)
@@ -82,7 +84,7 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
         )
         why += " and started at the prior" if starts_at_prior(fit) else ""
         rest = [_do(by_trust[key], *text) for key, text in _SAID.items() if key in by_trust]
-        return "; ".join([why, *rest])
+        return "; ".join([why, *rest, *_doubt(name, fit)])
     sampled = [*by_trust.get("differs", ()), *by_trust.get("no reference", ())]
     if sampled or "no" in by_trust:
         able = [name for name in by_trust.get("", ()) if fits[name].verdict[0] == "good"]
@@ -101,13 +103,21 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     return f"trust none of {_list(fits)} yet: {BADGES[next(iter(fits.values())).verdict[0]]}{lower}"
 
 
+def _doubt(name: str, fit: Fitted) -> list[str]:
+    """The verdict on a fit where it is in doubt."""
+    level, said = fit.verdict  # of a reference, which is not bad
+    if level == "good":
+        return []
+    return [f"but {name} itself calls for caution: {said.rstrip('.')}"]
+
+
 def _do(names: list[str], one: str, several: str) -> str:
     """Names with what they do."""
     return f"{_list(names)} {several if len(names) > 1 else one}"
 
 
-def _prediction(scores: Mapping[str, NDArray[np.float64]]) -> str:
-    """What leaving data out says of fits that are compared by it."""
+def _prediction(scores: Mapping[str, NDArray[np.float64]], fits: Mapping[str, Fitted]) -> str:
+    """What leaving data out says of fits that are compared by it, and of a best one in doubt."""
     best = max(scores, key=lambda name: scores[name].sum())
     lags = {name: scores[best] - scores[name] for name in scores if name != best}
     lag = {name: (d.sum(), np.sqrt(len(d)) * d.std()) for name, d in lags.items()}
@@ -118,7 +128,9 @@ def _prediction(scores: Mapping[str, NDArray[np.float64]]) -> str:
         return _list([f"{lag[n][0]:.1f} ± {lag[n][1]:.1f} above that of {n}" for n in names])
 
     if not tied:
-        return f"LOO prefers {best}, whose elpd is {above(below)}"
+        level = fits[best].verdict[0]
+        doubt = "" if level == "good" else f", though its own verdict is “{BADGES[level]}”"
+        return f"LOO prefers {best}, whose elpd is {above(below)}{doubt}"
     rest = f", and {above(below)}" if below else ""
     return (
         f"LOO does not tell {_list([best, *tied])} apart: the elpd of {best} is {above(tied)}{rest}"

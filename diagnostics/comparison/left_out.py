@@ -46,7 +46,7 @@ def leave_one_out(
                 found = fit.loo()
         except ValueError:
             continue
-        wide = int((found.pareto_k > found.good_k).sum())
+        wide = int((~(found.pareto_k <= found.good_k)).sum())  # NaN where weights have no tail
         rows[name]["bad_k"] = wide / found.n_data_points
         if wide:
             unusable.append(f"{name} ({wide} of {found.n_data_points} units)")

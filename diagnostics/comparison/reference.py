@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from sidebayes.guides.engines.modes import MISSED_MODE
 from sidebayes.guides.engines.optimisers.elsewhere import log_volume
 
 from sidebayes.common.warnings import SideBayesWarning
@@ -53,7 +55,8 @@ def choose_reference(fits: Mapping[str, Fitted]) -> Reference:
 
     A reference is a sampler of several chains that moved, and whose run shows no fault. It has 400
     effective draws, or 100 per chain of a few chains; no lower bound of another fit exceeds its log
-    evidence; and its draws do not hold far less mass than those of another (`log_mass`). Of those that
+    evidence; it does not say itself that its draws missed a mode; and they do not hold far less mass than
+    those of another (`log_mass`). Of those that
     are left, a run of `sidebayes.reference` comes first, then one whose verdict is good, then one that
     started at draws of the prior, then the one of lowest R-hat.
 
@@ -102,7 +105,13 @@ def _few_draws(name: str, fit: Fitted) -> str:
 
 
 def _misplaced(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:
-    """How another fit shows that a sampler missed most of the mass; empty where none does."""
+    """How its own run or another fit shows that a sampler missed mass; empty where neither does."""
+    remarks = json.loads(fit.tree["fit_info"].attrs.get("remarks", "[]"))
+    if any(remark.startswith(MISSED_MODE) for remark in remarks):
+        return (
+            f"{name} is no reference: its own verdict is that no draw came near a mode that the search for a "
+            "start found, whose share of the posterior is missing."
+        )
     others = {
         other: its
         for other, its in fits.items()

@@ -31,7 +31,7 @@ def row_of(fit: AskedFit) -> dict[str, Any]:
         "compile_s": seconds["compile"],
         "run_s": seconds["run"],
         "total_s": seconds["total"],
-        "ess_per_s": found["ess"] / max(seconds["run"], 1e-9),
+        "ess_per_s": found["ess"] / seconds["run"] if seconds["run"] else np.nan,
         "approximate": fit.approximate or "",
     }
     rate = site_of(fit.tree, "reliability")

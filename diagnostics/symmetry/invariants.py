@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -16,7 +17,9 @@ from .orthogonal import gram
 
 __all__ = [
     "convergence",
+    "frozen_sites",
     "invariants",
+    "is_still",
     "of_labels",
     "of_parameters",
     "same_cluster",
@@ -102,11 +105,14 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
     Returns
     -------
     dict
-        ``rhat`` (NaN with a single chain, inf where chains are stuck apart) and ``ess``; both NaN
-        with fewer than four draws.
+        ``rhat`` (NaN with a single chain, inf where chains are stuck apart or a site never moved) and
+        ``ess``; both NaN with fewer than four draws.
     """
+    chains = tree["posterior"].sizes["chain"]
     if tree["posterior"].sizes["draw"] < 4 or tree[_stored_group(tree)].sizes["draw"] < 4:
         return {"rhat": np.nan, "ess": np.nan}
+    if frozen_sites(tree):
+        return {"rhat": np.inf if chains > 1 else np.nan, "ess": float(chains)}
     full = _columns(_of_parameters(tree))
     labels = _of_labels(tree, 20)
     stored = _columns(labels) if labels else full[..., :0]
@@ -118,9 +124,19 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
         thinned = thinned[thinned < np.prod(stored.shape[:2]) / 4]
     rhat, ess = np.concatenate([rhat, of_labels]), np.concatenate([ess, thinned])
     return {
-        "rhat": float(rhat.max(initial=1.0)) if full.shape[0] > 1 else np.nan,
+        "rhat": float(rhat.max(initial=1.0)) if chains > 1 else np.nan,
         "ess": float(ess.min(initial=np.prod(full.shape[:2]))),
     }
+
+
+def is_still(draws: NDArray) -> bool:
+    """Whether no entry of a site varies at all, shape (chain, draw, ...)."""
+    return bool((draws == draws[:1, :1]).all())
+
+
+def frozen_sites(tree: xr.DataTree) -> list[str]:
+    """Sites that were to be sampled, could vary, and are the same in all draws, as noted in the tree."""
+    return json.loads(tree["fit_info"].attrs.get("frozen", "[]")) if "fit_info" in tree else []
 
 
 def of_parameters(

@@ -11,6 +11,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ..fitted import Fitted
 from ..sites import is_label_dim, is_ordered, role_of
+from ..symmetry.invariants import frozen_sites
 
 __all__ = ["num_starts_at_best", "verdict"]
 
@@ -114,6 +115,11 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
         return "bad", (
             f"{sizes['draw']} draws per chain cannot be judged; draw some hundreds from each of "
             "several chains."
+        )
+    if is_sampler and (still := frozen_sites(fit.tree)):
+        return "bad", (
+            f"All draws of {' and '.join(still)} are the same, though the posterior of what is continuous "
+            "has a spread: the sampler never moved there; look at its steps, or at what was kept of them."
         )
     if independent:  # autocorrelations of such draws are chance
         few = sizes["chain"] * sizes["draw"] < _ESS_PER_CHAIN

@@ -13,6 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from .base import Engine, EngineResult, Problem, Status
+from .invariance import Untested, contradiction
 from .plumbing.programs import compiled
 from .problem.density import approximation, deterministics, place, sum_log_prob, unconstrained_start
 from .problem.posterior import latent_shapes
@@ -57,6 +58,8 @@ def given_result(
     problem: Problem, draws: Mapping[str, NDArray], diverging: NDArray | None, by: str
 ) -> EngineResult:
     """Result of an engine from draws of the latent sites: log densities and deterministic sites at them.
+
+    Draws that the density contradicts have not converged, see `contradiction`.
 
     Parameters
     ----------
@@ -111,13 +114,32 @@ def given_result(
         )
     derived = {n: np.asarray(v).reshape(*size, *v.shape[1:]) for n, v in noted.items()}
     stats = {"lp": lp.reshape(size)}
+    status, remarks = _tested(problem, latent)
     return EngineResult(
         engine=by,
         draws=latent | derived,
         sample_stats=stats if diverging is None else stats | {"diverging": diverging},
         objective=np.empty((0, 0)),
-        status=Status(True, f"{size[0]} x {size[1]} draws that were made elsewhere"),
+        status=status,
+        remarks=remarks,
         seconds={"compile": 0.0, "run": 0.0, "search": 0.0},
         approximate=approximation(problem),
         density_space="unconstrained",
     )
+
+
+def _tested(problem: Problem, latent: Mapping[str, NDArray]) -> tuple[Status, tuple[str, ...]]:
+    """What the density says of draws, and whether they were tested at all."""
+    chains, number = next(iter(latent.values())).shape[:2]
+    said = f"{chains} x {number} draws that were made elsewhere"
+    try:
+        found = contradiction(problem, latent)
+    except Untested as error:
+        return Status(True, said), (f"They were not tested against the density, as {error}",)
+    if not found:
+        return Status(True, f"{said}; steps that keep the posterior keep their distribution"), ()
+    return Status(
+        False,
+        f"{said}; they are no draws of this model at these data: steps that keep the posterior move "
+        f"{found}; check data, their units, the order of rows, options, and the sampler",
+    ), ()

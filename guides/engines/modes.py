@@ -8,7 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Modes", "distinct_modes", "modes_missed"]
+__all__ = ["MISSED_MODE", "Modes", "distinct_modes", "modes_missed"]
+
+MISSED_MODE = "No draw came near a mode that the search for a start found"
+"""How a remark begins on draws without a part of the posterior."""
 
 _NEAR = 0.01
 """Nats between ends at the same mode."""

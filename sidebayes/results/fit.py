@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import has_features
 from sidebayes.diagnostics.sites import entry_names, has_labelled_table
+from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
 
 from ..common.fields import check_integer
@@ -105,6 +106,10 @@ class Fit(FitBase):
 
         Labels, predictions, leave-one-out scores and convergence are those of a fit by an engine. What needs
         the engine again (`resume`, `kfold`, ``loo(refit=True)``) is refused.
+
+        The draws are tested. Where steps of Hamiltonian Monte Carlo, which keep the posterior, change their
+        distribution, as of draws of other data, the verdict is "bad". Where they cannot be tested, it is a
+        caution.
 
         Parameters
         ----------
@@ -216,11 +221,14 @@ class Fit(FitBase):
             return pd.DataFrame({"estimate": _entries(draws)})
         import arviz as az
 
-        still = [n for n, v in draws.items() if (v == v[:1, :1].to_numpy()).all()]
-        with np.errstate(invalid="ignore"):  # of entries that are constant, as in a correlation
-            table: pd.DataFrame = az.summary(draws.drop_vars(still))
-        if still:
-            table = pd.concat([table, pd.DataFrame({"mean": _entries(draws[still])})])
+        still = [n for n, v in draws.items() if is_still(v.to_numpy())]
+        table = pd.DataFrame({"mean": _entries(draws[still])})
+        if len(still) < len(draws):
+            with np.errstate(invalid="ignore"):  # of entries that are constant, as in a correlation
+                moving = az.summary(draws.drop_vars(still))
+            table = pd.concat([moving, table]) if still else moving
+        else:
+            table["sd"] = np.nan
         if json.loads(self.tree["fit_info"].attrs.get("points", "[]")):
             table["point"] = table["sd"].isna()
         return table

@@ -151,7 +151,7 @@ def loo_points(fit: FitBase) -> pd.DataFrame:
         )
     log_weights, shape = pareto_smoothed(-terms.T)
     elpd = logsumexp(terms.T + log_weights, axis=1)
-    if wide := int((shape > WIDE).sum()):
+    if wide := int((~(shape <= WIDE)).sum()):
         warn_user(
             f"Pareto k is above {WIDE} at {wide} of {len(rows)} points: without them the posterior is "
             "another, and the estimate is not to be trusted"

@@ -20,19 +20,20 @@ from sidebayes.diagnostics.links.broken import (
     links_against_points,
 )
 from sidebayes.diagnostics.links.support import doubt_links
+from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibilities
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, KeptEngine, Status
 from sidebayes.guides.engines.given import GivenDraws, given_result
-from sidebayes.guides.engines.modes import Modes, modes_missed
+from sidebayes.guides.engines.modes import MISSED_MODE, Modes, modes_missed
 from sidebayes.guides.engines.optimisers.elsewhere import mass_elsewhere
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import observed_values, site_roles
-from sidebayes.guides.engines.problem.density import latent_supports
+from sidebayes.guides.engines.problem.density import latent_supports, shapes_at
 from sidebayes.guides.engines.problem.importance import evidence_below
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
@@ -50,10 +51,7 @@ from . import problems, stored
 from .run import Run
 from .zoo import make_engine
 
-__all__ = ["MISSED_MODE", "describe_given", "execute", "starting_values"]
-
-MISSED_MODE = "No draw came near a mode that the search for a start found"
-"""How a remark begins on draws without a part of the posterior."""
+__all__ = ["describe_given", "execute", "starting_values"]
 
 
 class _Found(NamedTuple):
@@ -184,7 +182,7 @@ def _learns_rates(run: Run, fn: Any) -> bool:
 
 
 def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult:
-    """A result that ended well, with what a search for mass elsewhere says of it.
+    """A result that ended well, or draws from elsewhere, with what a search for mass elsewhere says of it.
 
     Models of the library declare where runs begin, and places that a symmetry makes of one another are one
     mode.
@@ -194,7 +192,8 @@ def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult
         site_symmetries(problem) or sites_up_to_signs(problem)
     )
     apart = run.engine.gives_point or run.stream is not None or is_ours(problem)
-    if apart or symmetric or not result.status.converged:
+    judged = result.status.converged or isinstance(run.engine, GivenDraws)
+    if apart or symmetric or not judged:
         return result
     found = mass_elsewhere(problem, result.draws, run.seed)
     if found is None:
@@ -338,6 +337,15 @@ def _with_total(parts: Mapping[str, float], began: float) -> dict[str, float]:
     return {**parts, "other": total - sum(parts.values()), "total": total}
 
 
+def _frozen(run: Run, result: EngineResult) -> list[str]:
+    """Latent sites that a sampler left where they were in all draws, though not for want of room."""
+    draws = {name: result.draws[name] for name in posterior.latent_shapes(run.problem)}
+    moved = run.engine.length == "num_samples" and result.sample_stats["lp"].size > 1
+    still = [n for n, v in draws.items() if moved and n not in result.points and is_still(v)]
+    shapes = shapes_at(run.problem, draws) if still else {}
+    return [name for name in still if shapes[name].size]
+
+
 def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
     problem, (result, derived, kept) = run.problem, found
     chains = len(result.sample_stats["lp"])
@@ -349,7 +357,7 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         return values.reshape(chains, len(kept), *values.shape[1:])
 
     prob = derived.responsibilities
-    return to_datatree(
+    tree = to_datatree(
         result,
         observed=stored.observed_data(run),
         constant=stored.constant_data(run, layout),
@@ -369,3 +377,5 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         remarks=(*_remarks(run, found._replace(result=result)), *filter(None, [axes.doubt])),
         attrs=stored.attributes(run),
     )
+    tree["fit_info"].attrs["frozen"] = json.dumps(_frozen(run, result))
+    return tree

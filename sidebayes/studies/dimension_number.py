@@ -136,7 +136,7 @@ def select_dimensions(
             "log_evidence": np.nan if evidence is None else evidence.value,
             "evidence": None if evidence is None else evidence.kind,
             "elpd": scores["elpd"].sum(),
-            "wide": int((scores["pareto_k"] > WIDE).sum()),
+            "wide": int((~(scores["pareto_k"] <= WIDE)).sum()),
             "noise": float(np.sqrt(found.params["noise_variance"])),
         }
     if not fits:

@@ -51,6 +51,7 @@ __all__ = [
     "latent_supports",
     "log_joint",
     "place",
+    "shapes_at",
     "site_log_prob",
     "sum_log_prob",
     "trace_model",
@@ -361,6 +362,15 @@ def free_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
     }
 
 
+def shapes_at(problem: Problem, draws: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of the unconstrained coordinates at the first of some draws, whose sites may bound one another.
+
+    `draws` are of shape (chain, draw, ...).
+    """
+    first = {name: jnp.asarray(value[0, 0]) for name, value in draws.items()}
+    return jax.eval_shape(lambda values: unconstrained_start(problem, values), first)
+
+
 def sum_log_prob(trace: Mapping[str, dict]) -> Array:
     """Log density of a trace, scales of sites included."""
     return sum(
@@ -382,7 +392,8 @@ def log_joint(problem: Problem, params: Mapping[str, Any], args: tuple | None = 
 
 def deterministics(trace: Mapping[str, dict]) -> dict[str, Array]:
     """Values of the deterministic sites of a trace."""
-    return {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
+    kind = "deterministic"  # whose values may be plain numbers
+    return {n: jnp.asarray(site["value"]) for n, site in trace.items() if site["type"] == kind}
 
 
 def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:

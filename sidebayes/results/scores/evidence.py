@@ -8,11 +8,11 @@ from dataclasses import replace
 from sidebayes.diagnostics.tree import evidence_attributes
 from sidebayes.guides.engines.base import Evidence
 from sidebayes.guides.engines.bridge import bridge_evidence
+from sidebayes.guides.engines.modes import MISSED_MODE
 from sidebayes.guides.engines.problem.units import refuse_powers
 
 from ...common.fields import check_seed
 from ...common.warnings import warn_user
-from ...runs.execution import MISSED_MODE
 from ..base.fit_base import FitBase
 from .validation import refuse_sample
 
@@ -45,8 +45,8 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     Raises
     ------
     ValueError
-        If the fit has no draws of the posterior, they are not to be trusted, a prior is improper, or the
-        posterior has copies that cannot be counted.
+        If the fit has no draws of the posterior, they are not to be trusted (see `Fit.from_draws` for those
+        from elsewhere), a prior is improper, or the posterior has copies that cannot be counted.
     FitError
         If the draws are too few, or their distribution too far from a normal one, for the error to be
         known.

@@ -89,7 +89,9 @@ def loo(
     check_seed(seed)
     terms = _finite_terms(fit)
     found = _of_units(terms) if unit == "set" else _of_rows(fit, terms)
-    wide = np.flatnonzero(found.pareto_k.to_numpy() > found.good_k)
+    wide = np.flatnonzero(
+        ~(found.pareto_k.to_numpy() <= found.good_k)
+    )  # NaN where weights have no tail
     if refit and len(wide):
         return _refitted(fit, found, wide, unit, seed, n_jobs, progress)
     if len(wide):
@@ -206,7 +208,7 @@ def _weighted(ratios: NDArray, own: NDArray) -> ELPDDataLOO:
         n_samples=number,
         n_data_points=len(elpd),
         scale="log",
-        warning=bool((k > good).any()),
+        warning=not bool((k <= good).all()),
         good_k=good,
         elpd_i=DataArray(elpd, dims="unit", name="elpd_i"),
         pareto_k=DataArray(k, dims="unit", name="pareto_k"),

@@ -7,10 +7,17 @@ import pandas as pd
 import pytest
 from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.comparison.headline import headline
+from sidebayes.guides.engines.modes import MISSED_MODE
 
 from tests.diagnostics.comparison.test_reference import sampled
 from tests.diagnostics.fakes import FakeFit, make_tree
 from tests.diagnostics.trust.test_verdict import SETTLED, climbed
+
+
+def sound(seed, **named):
+    fit = sampled(seed, **named)
+    fit.tree["sample_stats"]["diverging"][:] = False
+    return fit
 
 
 def stuck():
@@ -26,7 +33,7 @@ def of_another_model(seed):
 
 
 def moved():
-    fit = sampled(5)
+    fit = sound(5)
     fit.tree["posterior"]["flip_rate"] = 0.3 * fit.tree["posterior"]["flip_rate"]
     return fit
 
@@ -37,17 +44,17 @@ SMC = {"engine": "smc", "evidence": -700.0, "error": 0.5}
 @pytest.mark.parametrize(
     ("fits", "said"),
     [
-        ({"a": sampled(1, **SMC), "b": sampled(2)}, "Use a, whose 4 chains agree (R-hat 1.0"),
+        ({"a": sound(1, **SMC), "b": sound(2)}, "Use a, whose 4 chains agree (R-hat 1.0"),
         (
-            {"a": sampled(1, **SMC), "b": sampled(2)},
+            {"a": sound(1, **SMC), "b": sound(2)},
             "and started at the prior; b agrees with it.",
         ),
-        ({"a": sampled(1), "b": sampled(2), "c": sampled(3)}, "agree with it."),
-        ({"a": sampled(1, **SMC), "b": moved()}, "b differs from it."),
+        ({"a": sound(1), "b": sound(2), "c": sound(3)}, "agree with it."),
+        ({"a": sound(1, **SMC), "b": moved()}, "b differs from it."),
         ({"a": stuck(), "b": stuck()}, "Trust no draws of a and b yet"),
         (
-            {"a": sampled(1)},
-            "No other run is of the posterior of a, to vouch for it; by itself: with caution.",
+            {"a": sound(1)},
+            "No other run is of the posterior of a, to vouch for it; by itself: converged.",
         ),
     ],
 )
@@ -57,6 +64,29 @@ def test_the_headline(fits, said):
     assert str(table).startswith(table.headline)
     assert table.html().startswith('<p class="headline">')
     assert table.headline.count(".") - table.headline.count("1.0") <= 2  # one sentence
+
+
+def test_a_run_in_doubt_is_not_recommended_without_its_doubt():
+    said = compare_fits({"a": sampled(1, **SMC), "b": sampled(2)}).headline
+    doubt = "but a itself calls for caution: NUTS did what it could. See whether the answer stays."
+    assert said.endswith(f"b agrees with it; {doubt}")
+    fits = {"a": sampled(1), "b": of_another_model(2)}
+    scores = {"a": np.zeros(100), "b": np.full(100, 0.3)}
+    frame = pd.DataFrame({"trust": ""}, index=list(fits))
+    assert "LOO prefers b" in headline(fits, frame, scores)
+    assert "above that of a, though its own verdict is “with caution”" in headline(
+        fits, frame, scores
+    )
+
+
+def test_a_run_that_says_itself_that_it_missed_a_mode_is_no_reference():
+    missed = sound(1)
+    missed.tree["fit_info"].attrs["remarks"] = json.dumps([f"{MISSED_MODE}, 2.7 below the highest"])
+    table = compare_fits({"a": missed, "b": missed})
+    assert table.headline.startswith("Trust no draws of a and b yet")
+    assert "a is no reference: its own verdict is that no draw came near a mode" in str(table)
+    table = compare_fits({"a": missed, "b": sound(2)})
+    assert table.frame["trust"].to_dict() == {"a": "agrees", "b": "reference"}
 
 
 def test_several_models_have_a_part_each():

@@ -3,6 +3,7 @@
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 import xarray as xr
 from sidebayes.diagnostics.comparison.compare import compare_fits
 
@@ -29,6 +30,19 @@ def test_a_score_with_high_k_is_not_to_be_used():
         assert "of wide (1 of 36 units), where Pareto k is too high; .loo(refit=True)" in text
     alone = compare_fits({"wide": wide})
     assert "do not use" in str(alone)
+
+
+def test_a_score_whose_k_has_no_value_is_not_to_be_used():
+    wild = sampled(1)
+    terms = wild.tree["log_likelihood"]["x"]
+    terms[:] = -(10.0 ** np.random.default_rng(0).uniform(0, 9, size=terms.shape))
+    with pytest.warns(sidebayes.SideBayesWarning, match="Pareto k is above"):
+        found = wild.loo()
+    assert np.isnan(found.pareto_k).any()
+    assert found.warning
+    table = compare_fits({"wild": wild, "sound": sampled(2)})
+    assert table.frame.loc["wild", "bad_k"] == 1
+    assert np.isnan(table.frame.loc["wild", "elpd_loo"])
 
 
 def test_scores_of_other_data_or_units_are_said_not_to_compare():

@@ -163,3 +163,62 @@ def test_what_are_no_draws(draws, said):
 def test_what_are_no_draws_is_named(values, said):
     with pytest.raises((TypeError, ValueError), match=said):
         sidebayes.Fit.from_draws(normal, X, {"mean": values, "sd": values})
+
+
+def drawn(mean, sd, x=X):
+    return sidebayes.Fit.from_draws(normal, x, {"mean": mean, "sd": sd})
+
+
+def test_draws_of_other_data_are_bad(fit, mcmc):
+    own = sites(mcmc)
+    assert drawn(own["mean"], own["sd"]).verdict[0] == "good"
+    for other in (X + 3.0, 10 * X, X[:10]):
+        found = drawn(own["mean"], own["sd"], other)
+        level, why = found.verdict
+        assert level == "bad"
+        assert "no draws of this model at these data: steps that keep the posterior move" in why
+        with pytest.raises(ValueError, match="not to be trusted"):
+            found.with_evidence()
+    narrow = drawn(own["mean"].mean() + 0.6 * (own["mean"] - own["mean"].mean()), own["sd"])
+    table = sidebayes.compare({"narrow": narrow, "ours": fit})
+    assert table.frame["trust"].to_dict() == {"narrow": "no", "ours": "reference"}
+    assert np.isnan(table.frame.loc["narrow", "ess_per_s"])
+
+
+def test_draws_that_cannot_be_tested_are_not_good():
+    rng = np.random.default_rng(0)
+    few = drawn(2 + rng.normal(size=(4, 20)), 2 + 0.1 * rng.normal(size=(4, 20)))
+    assert few.verdict[0] != "good"
+    assert "not tested against the density, as 4 x 20 draws are too few" in few.verdict[1]
+
+
+def test_frozen_draws_are_bad(fit):
+    rng = np.random.default_rng(0)
+    moving, still = 2 + 0.2 * rng.normal(size=(4, 500)), np.full((4, 500), 2.0)
+    for mean, named in ((moving, "sd"), (still, "mean and sd")):
+        found = drawn(mean, still)
+        assert found.verdict[0] == "bad"
+        assert f"All draws of {named} are the same" in found.verdict[1]
+        raw = arviz_base.from_dict({"posterior": {"mean": mean, "sd": still}})
+        frame = sidebayes.compare({"fit": found, "raw": raw, "ours": fit}).frame
+        assert frame["trust"].to_dict() == {"fit": "no", "raw": "no", "ours": "reference"}
+        assert found.summary().loc["sd", "mean"] == 2.0
+        assert np.isnan(found.summary().loc["sd", "sd"])
+    assert sidebayes.compare({"raw": raw}).headline.endswith("do not trust.")
+
+
+def test_a_support_of_one_point_is_not_frozen():
+    def one_weight(x):
+        numpyro.sample("weights", dist.Dirichlet(np.ones(1)))
+        numpyro.deterministic("constant", 3.0)
+        normal(x)
+
+    engine = sidebayes.NUTS(num_warmup=200, num_samples=300, num_chains=4)
+    found = sidebayes.fit(one_weight, X, engine=engine, progress=False)
+    given = {n: v.to_numpy() for n, v in found.tree["posterior"].data_vars.items()}
+    again = sidebayes.Fit.from_draws(one_weight, X, given)
+    raw = arviz_base.from_dict({"posterior": given})
+    frame = sidebayes.compare({"found": found, "again": again, "raw": raw}).frame
+    assert "no" not in frame["trust"].tolist()
+    assert "are the same" not in again.verdict[1]
+    assert "not tested" not in again.verdict[1]

@@ -16,10 +16,10 @@ from scipy import stats
 from scipy.special import logsumexp
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.bridge import bridge_evidence
+from sidebayes.guides.engines.modes import MISSED_MODE
 
 import sidebayes
 from sidebayes import Fit
-from sidebayes.runs.execution import MISSED_MODE
 
 X = np.array([-2.1, -1.7, -1.4, 0.6, 0.9, 1.3])
 WIDE, NOISE = 2.0, 0.7
