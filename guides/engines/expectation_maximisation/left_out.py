@@ -16,7 +16,7 @@ from ..steps.updates import Plan, closed_forms, maximised
 __all__ = ["has_step_without", "step_without"]
 
 _GRADIENTS = 30
-"""Gradients at most in sites that have no closed form."""
+"""Largest number of gradients in sites that have no closed form."""
 
 
 def has_step_without(fn: FiniteMixture) -> bool:
