@@ -42,7 +42,8 @@ def gmm(
     num_clusters : int
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
-        "flat" is maximum likelihood.
+        "flat" is maximum likelihood. A mode under the empirical prior has smaller covariances than that: for
+        densities of new points take "flat", or an engine that draws.
     component : callable, optional
         Another density than the Gaussian; see `mixture_components`.
     concentration : float

@@ -1,4 +1,4 @@
-"""How well a fit tells the known classes of rows whose own class it does not look at."""
+"""How well a fit tells the known classes of rows, by parameters that have seen them and that have not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _REFUTED = np.log(1000.0)
 """Log ratio by which shares of classes are more probable than a fit: if the fit's probabilities were right,
 it would occur once in a thousand data sets (Markov's inequality)."""
 
-_WORSE = 1.0
-"""Nats by which shares are more probable, from which on a fit that guesses better than they is too sure."""
+_APART = 1.0
+"""Nats between a fit and the shares that mean nothing: one that guesses no better than they has to be more
+probable by as much, and one that guesses better may be less probable."""
 
 _TINY = 1e-3
 """Least probability of a known class that counts, so that no row refutes a fit alone."""
@@ -83,10 +84,10 @@ def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str,
     seen : Recognition or None
         By parameters that were fitted to the class of each row as well.
     unseen : Recognition or None
-        By parameters from which each row was taken out.
+        By parameters from which each row was taken out; None where there are none.
     """
     found = seen if seen is not None and seen.contradicts else unseen
-    if found is None or found.gain > (0.0 if found.right <= found.most else -_WORSE):
+    if found is None or found.gain > (_APART if found.right <= found.most else -_APART):
         return None
     level = "bad" if found is seen else "caution"
     if found.right <= found.most:
@@ -97,8 +98,13 @@ def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str,
         remedy = (
             "Do not take its probabilities at their word; fewer features or components may help"
         )
+    how = (
+        "Although it was fitted to them, it"
+        if found is seen
+        else "Without a look at a row's own class, the fit"
+    )
     return level, (
-        f"Without a look at a row's own class, the fit {what}: it is right at {found.right} of "
-        f"{found.num_rows} known rows, of which {found.most} have the same class, and the log probability of "
-        f"these classes is {found.gain:+.3g} beside that under their shares. {remedy}"
+        f"{how} {what}: it is right at {found.right} of {found.num_rows} known rows, of which "
+        f"{found.most} have the same class, and the log probability of these classes is "
+        f"{found.gain:+.3g} beside that under their shares. {remedy}"
     )

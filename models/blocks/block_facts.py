@@ -176,7 +176,8 @@ class Remarking(Protocol):
         """What a fit should say of the draws of its sites, in a sentence; None if nothing.
 
         Values have an axis of chains and one of draws in front. They are by role, and those of roles that
-        the block lacks are of other blocks.
+        the block lacks are of other blocks. Such a block need not be there: the user may have given its
+        values, or have put a prior of his own in its place.
         """
         ...
 

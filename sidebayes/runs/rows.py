@@ -101,6 +101,8 @@ def look_at_rows(
         gone = {len(mask) for mask in fewer.values()}
         plates = {name: size for name, size in _plates(part).items() if size in gone}
         frames = {n: {f.name for f in s.get("cond_indep_stack", ())} for n, s in trace.items()}
+        if not plates and any(mask.sum() == 1 for mask in fewer.values()):
+            return Rows()  # a single row may have no scale, say, and tells nothing of other numbers
         held = sorted(n for n in sites if frames[n] & plates.keys())
         return Rows(tuple(held), fixed=_why_fixed(plates, error))
     moved = {n for n, s in trace.items() if n in rest and _shape(s) != _shape(rest[n])}

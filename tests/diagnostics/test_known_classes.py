@@ -2,15 +2,21 @@
 
 from typing import Annotated
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax.typing import ArrayLike
 from sidebayes.diagnostics.trust.known_classes import recognition, sentence
-from sidebayes.models.blocks.components.gaussians.left_out import Normals, left_out_joint
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.expectation_maximisation.left_out import step_without
+from sidebayes.guides.engines.steps.updates import plan_updates
+from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 import sidebayes as sb
 
@@ -31,30 +37,34 @@ def wrong():
 
 
 @pytest.mark.parametrize("form", ["full", "tied", "diagonal", "spherical"])
-def test_densities_without_a_point_are_those_of_the_others(form):
-    """Without a prior one step is exact where components are known."""
-    share = np.eye(2)[TRUTH]
+def test_a_step_without_points_finds_what_the_others_say(form):
+    """Where components are known and nothing else is, one step is exact."""
 
-    def moments(rows):
-        centre = np.stack([X[rows & (k == TRUTH)].mean(axis=0) for k in (0, 1)])
-        each = np.stack([np.cov(X[rows & (k == TRUTH)].T, bias=True) for k in (0, 1)])
-        size = np.array([(rows & (k == TRUTH)).sum() for k in (0, 1)])
-        if form == "tied":
-            each = np.stack(2 * [np.tensordot(size / size.sum(), each, 1)])
-        elif form == "diagonal":
-            each = each * np.eye(2)
-        elif form == "spherical":
-            each = np.trace(each, axis1=1, axis2=2)[:, None, None] / 2 * np.eye(2)
-        return centre, each, size
+    def known_components(x: Annotated[ArrayLike, "points features"]):
+        side = jnp.where(jnp.arange(2) == TRUTH[:, None], 0.0, -jnp.inf)
+        weights = mixing_weights(2, 1.0)
+        components = mixture_components(x, 2, form, "flat", None)
+        labels = sb.LinkedCategorical(jnp.log(weights), as_label_graph(None, 60))
+        numpyro.sample("x", sb.LinkedMixture(labels, components, side), obs=x)
 
-    centre, spread, size = moments(np.ones(60, bool))
-    found = left_out_joint(X[:5], share[:5], Normals(centre, spread, form, size, 0.0, 0.0))
-    for row in range(5):
-        centre, spread, size = moments(np.arange(60) != row)
-        gap = X[row] - centre
-        square = np.einsum("ki,kij,kj->k", gap, np.linalg.inv(spread), gap)
-        logs = np.log(size / 59) - square / 2 - np.linalg.slogdet(2 * np.pi * spread)[1] / 2
-        np.testing.assert_allclose(found[row], logs, rtol=1e-6)
+    with jax.enable_x64(True):
+        problem = Problem(known_components, (jnp.asarray(X),))
+        plan = plan_updates(problem)
+        start = sb.EM(num_restarts=1).init(problem).params
+        seen = jnp.arange(60) >= 7
+        found = step_without(problem, plan, start, problem.args, "x", seen)
+    others = [X[7:][TRUTH[7:] == k] for k in (0, 1)]
+    np.testing.assert_allclose(found["mean"], [own.mean(axis=0) for own in others])
+    each = np.stack([np.cov(own.T, bias=True) for own in others])
+    size = np.array([len(own) for own in others])
+    wanted = {
+        "full": each,
+        "tied": np.tensordot(size / size.sum(), each, 1),
+        "diagonal": np.diagonal(each, axis1=1, axis2=2),
+        "spherical": np.trace(each, axis1=1, axis2=2) / 2,
+    }[form]
+    spread = next(own for name, own in found.items() if name not in ("mean", "weights"))
+    np.testing.assert_allclose(np.squeeze(spread), wanted, rtol=1e-6)
 
 
 def test_sentences():
@@ -71,6 +81,7 @@ def test_sentences():
     assert "too sure" in sentence(None, recognition(sure, stated))[1]
     once = np.where(np.arange(8)[:, None] == 0, 1 - stated, stated)
     assert recognition(once, stated).gain > -7  # one row alone refutes nothing
+    assert sentence(None, good._replace(gain=1e-9, right=4))[0] == "caution"  # rounding is no gain
     assert recognition(told[:4], stated[:4]) is None
     assert recognition(told[3:6], stated[3:6]) is None
 
@@ -80,6 +91,30 @@ def test_classes_that_features_do_not_tell_are_a_caution(wrong):
     level, why = sb.fit("moe", X, wrong, **SIZES).verdict
     assert level == "caution"
     assert "Without a look at a row's own class" in why
+
+
+def table(noise):
+    return "feature_saliency", {"x": noise}
+
+
+def sphere(noise):
+    moved = noise + 2.0 * np.eye(8)[0]
+    rows = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    return "sphere_mixture", {"x": rows, "family": "von_mises_fisher"}
+
+
+def subjects(noise):
+    who, time = np.repeat(np.arange(40), 4), np.tile(np.arange(4.0), 40)
+    frame = pd.DataFrame({"y": noise[who, 0] + noise[:, :4].ravel(), "t": time, "who": who})
+    return "mixed_effects_mixture", sb.design("y ~ t + (1 | who)", frame)
+
+
+@pytest.mark.parametrize("made", [table, sphere, subjects])
+def test_components_of_every_kind_are_learned_without_a_row(made):
+    method, data = made(np.random.default_rng(3).normal(size=(40, 8)))
+    known = np.random.default_rng(4).integers(0, 2, 40)
+    fit = sb.fit(method, **data, known=known, num_clusters=2, progress=False)
+    assert "Without a look" in fit.verdict[1]
 
 
 def test_votes_of_other_rows_are_judged(wrong):
@@ -102,7 +137,7 @@ def test_a_moved_classifier_that_contradicts_known_classes_is_bad(source):
     fit = sb.fit("domain_adaptation", X, known, source=source, strength=1.0, progress=False)
     level, why = fit.verdict
     assert level == "bad"
-    assert "tells the known classes no better" in why
+    assert "Although it was fitted to them, it tells the known classes no better" in why
     assert " BAD:" in repr(fit)
     right = sb.fit("domain_adaptation", X, some(TRUTH), source=source, strength=1.0, progress=False)
     assert right.verdict[0] == "good"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from numpyro import handlers
 from sidebayes.guides.domain_adaptation import ComponentMaps, mixture_by_bic
 from sidebayes.models.blocks.classes.source_worth import source_worth
+from sidebayes.models.domain_adaptation import domain_adaptation
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.model_selection import train_test_split
 
@@ -263,3 +266,12 @@ def test_classes_of_a_choice_are_numbers_of_the_source(given, said):
     good = {"x": x, "known": labels, "source_x": x, "source_labels": labels, "source": source}
     with pytest.raises((TypeError, ValueError), match=said):
         sb.select_adaptation(**good | given)
+
+
+def test_weights_may_be_given():
+    first, second, y, _ = halves()
+    source = sb.fit_source(first[:, :2], y, num_components=1)
+    given = {"weights": jnp.asarray(source.weights)}
+    model = handlers.condition(domain_adaptation, data=given)
+    fit = sb.fit(model, second[:, :2], None, source=source, progress=False)
+    assert fit.status.converged

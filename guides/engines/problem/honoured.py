@@ -83,6 +83,14 @@ class Honoured(Messenger):
                 "numpyro.handlers.collapse integrates sites out by funsor, which a fit does not do; give "
                 "the model without it"
             )
+        inner: Any = model
+        while inner is not None:
+            if isinstance(inner, handlers.mask) and jnp.ndim(inner.mask):
+                raise ValueError(
+                    "handlers.mask around the whole model takes away priors of its parameters too; mask "
+                    "observed sites only, or leave rows out of the data, and of links by links.subset(rows)"
+                )
+            inner = getattr(inner, "model", getattr(inner, "fn", None))
         super().__init__(model)
         self.stand_ins = {} if stand_ins is None else stand_ins
         self.unset: set[str] = set()

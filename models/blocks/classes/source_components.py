@@ -139,9 +139,10 @@ class SourceComponents(GaussianComponents):
         given = self.rows, None if self.known is None else self.known.values, self.source.mean
         if self.rows is None or any(isinstance(one, Tracer) for one in given):
             return None
-        weights, mean, spread = (
-            np.mean(values[role], axis=(0, 1)) for role in ("mixing_weights", "location", "spread")
-        )
+        roles = ("mixing_weights", "location", "spread")
+        if any(role not in values for role in roles):  # given, or of a prior of the user's
+            return _in_other_units(self.source, np.asarray(self.rows))
+        weights, mean, spread = (np.mean(values[role], axis=(0, 1)) for role in roles)
         if self.covariance == "diagonal":
             spread = spread[:, :, None] * np.eye(spread.shape[1])
         weights = np.maximum(weights, np.finfo(float).tiny)

@@ -27,6 +27,7 @@ from ..collapsed import Collapsed
 from ..mixtures.data_units import Rescaled, data_units, refuse_constant, remark_on_dependent
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
+from .few_points import few_points, lone_clusters
 from .gaussian_prior import GaussianPrior
 from .gaussians.gaussian import Gaussian, IndependentNormals
 from .gaussians.gaussian_stats import Moments, gaussian_pass, weighted_moments
@@ -43,9 +44,6 @@ _FOUND = {"log_weights", "log_classes"}
 """Log-factors of other blocks whose statistics are found in one pass with the moments."""
 
 _FOUND_WITH_LINKS = {"log_weights", "pair_weights"}
-
-_FEW = 2
-"""Points for each number of a full covariance and its mean, on average, below which there are few."""
 
 _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
@@ -376,17 +374,17 @@ class GaussianComponents(Block):
         return worst, "its covariance is singular"
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say that there are few points for full covariances that no prior of the user's holds together."""
-        numbers = self.num_features * (self.num_features + 3) // 2
-        enough = self.num_points is None or self.num_points >= _FEW * numbers * self.num_cells
-        given = self.prior is not None and not self.from_data
-        if self.covariance != "full" or self.num_cells == 1 or given or enough:
+        """Say that there are few points for covariances that no prior of the user's holds together."""
+        if self.num_points is None or (self.prior is not None and not self.from_data):
             return None
-        return (
-            f"{self.num_points} points are few for {self.num_cells} means and full covariances of {numbers} "
-            "numbers each: clusters may follow chance alignments of points. See whether covariance='tied' or "
-            "'diagonal' has a lower BIC, or take prior=GaussianPrior.by_evidence(x, num_clusters)"
-        )
+        found = few_points(self.num_points, self.num_cells, self.num_features, self.covariance)
+        single = np.shape(values["location"])[:2] == (1, 1)  # draws know how little they know
+        apart = self.covariance == "full" and self.num_cells > 1
+        if found is not None and (single or apart):
+            return found
+        weights = np.asarray(values.get("mixing_weights", ()))
+        fits = single and weights.shape[2:] == self.shape
+        return lone_clusters(weights[0, 0] * self.num_points) if fits else None
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
         """Say which features are functions of others, where full covariances have a prior."""

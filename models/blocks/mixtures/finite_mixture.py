@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax import Array
+from jax import Array, lax
 
 from ..collapsed import Batch, Collapsed, Fitted, NamedArray, Units
 from ..label_inference import partition
@@ -110,13 +110,23 @@ class FiniteMixture(Collapsed):
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         """Sum of the factors over all joint labelings, in logs."""
-        return partition.log_partition(
-            self.label_factors(factors),
-            self.labels.graph,
-            factors["log_weights"],
-            factors["pair_weights"],
-            **self.labels.options,
-        )
+        return self._log_partition(factors, self.label_factors(factors), factors["log_weights"])
+
+    def log_partition_of(self, factors: dict[str, Array], seen: Array) -> Array:
+        """`log_partition` where nothing but their links is known of points that are not seen, (num_points,).
+
+        Its slope has nothing of their data, of statements about them, or in weights of their own.
+        """
+        unary = jnp.where(seen[:, None], self.label_factors(factors), 0.0)
+        weights = factors["log_weights"]
+        if self.labels.weights_by_point:
+            weights = jnp.where(seen[:, None], weights, lax.stop_gradient(weights))
+        return self._log_partition(factors, unary, weights)
+
+    def _log_partition(self, factors: dict[str, Array], unary: Array, weights: Array) -> Array:
+        options = self.labels.options
+        pairs = factors["pair_weights"]
+        return partition.log_partition(unary, self.labels.graph, weights, pairs, **options)
 
     def log_normalizer(self) -> Array:
         """See `LinkedCategorical.log_normalizer`."""

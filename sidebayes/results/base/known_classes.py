@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 from scipy.special import softmax
 
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.diagnostics.trust.known_classes import recognition, sentence
-from sidebayes.guides.engines.problem.declared import declared_blocks
-from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
-from sidebayes.models.blocks.classes.class_table import ClassTable
-from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
-from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
-from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian, IndependentNormals
-from sidebayes.models.blocks.components.gaussians.left_out import Normals, left_out_joint
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.expectation_maximisation.left_out import (
+    has_step_without,
+    step_without,
+)
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.problem.density import (
+    abstract_trace,
+    finite_mixtures,
+    latent_sites,
+    trace_model,
+)
+from sidebayes.guides.engines.steps.updates import plan_updates
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
@@ -28,6 +38,9 @@ __all__ = ["told_by_known_classes"]
 
 _ROWS = 200
 """Most rows of known class that are looked at."""
+
+_FOLDS = 10
+"""Parts of these that a mode is shown without, one after another."""
 
 _DRAWS = 20
 """Most draws."""
@@ -42,30 +55,33 @@ def told_by_known_classes(fit: FitBase) -> tuple[str, str] | None:
         return None
     with fit.run.precision:
         trace = abstract_trace(fit.run.problem)
-        sources = list(finite_mixtures(trace).values())
-        if len(sources) != 1 or not sources[0][0].is_told_some:
+        sources = finite_mixtures(trace)
+        if len(sources) != 1:
+            return None
+        ((site, (fn, _)),) = sources.items()
+        if not fn.is_told_some:
             return None
         labelled = any(isinstance(value, PartialLabels) for value in fit.run.data.values())
-        if type(sources[0][0]).told is FiniteMixture.told and not labelled:
+        if type(fn).told is FiniteMixture.told and not labelled:
             return None  # the densities of another outcome may stand in the place of statements
-        blocks = [block for block, _ in declared_blocks(trace)]
+        latent = latent_sites(trace)
     given = pooled_draws(fit.tree)
     number = len(next(iter(given.values())))
     keep = np.unique(np.linspace(0, number - 1, min(number, _DRAWS)).round().astype(int))
     draws = {name: value[keep] for name, value in given.items()}
     found = over_draws(fit, known_rows, fit.run, draws)
-    normals = found.pop("normals", None)
-    rows = found["stated"][0].min(axis=1) < found["stated"][0].max(axis=1)
-    found = {name: value[:, rows] for name, value in found.items()}
-    stated, prob = found["stated"][0], _probabilities(found["joint"], found["within"])
+    known = _is_known(found["stated"][0])
+    stated = found["stated"][0][known]
+    prob = _probabilities(found)[:, known]
     if len(keep) > 1:  # rows are left out by the weights of draws
         weight = 1 / np.maximum((prob * stated).sum(axis=2, keepdims=True), np.finfo(float).tiny)
         unseen = (prob * weight).sum(axis=0) / weight.sum(axis=0)
         return sentence(None, recognition(unseen, stated))
     seen = recognition(prob[0], stated)
-    one = {name: value[0] for name, value in found.items()}
-    moments = None if normals is None else (normals[0][0], normals[1][0])
-    return sentence(seen, recognition(_one_step(one, moments, blocks), stated))
+    if seen is None or trace[site].get("scale") is not None or not has_step_without(fn):
+        return sentence(seen, None)
+    params = {name: draws[name][0] for name in latent}
+    return sentence(seen, recognition(_unseen(fit, site, params, found), stated))
 
 
 def known_rows(trace: dict, layout: Any, owners: dict) -> dict[str, Any]:
@@ -76,62 +92,55 @@ def known_rows(trace: dict, layout: Any, owners: dict) -> dict[str, Any]:
     known = stated.min(axis=1) < stated.max(axis=1)
     order = jnp.argsort((jnp.arange(size) * _STRIDE) % 1.0)
     rows = order[jnp.argsort(~known[order], stable=True)[:_ROWS]]
-    log_weights = jnp.broadcast_to(fn.labels.log_weights, density.shape)[rows]
     within = fn.classes_within(value)
-    found = {
+    return {
+        "row": rows,
         "stated": stated[rows],
-        "joint": density[rows] + log_weights,
-        "total": jnp.broadcast_to(known.sum(), rows.shape),
+        "joint": (density + fn.labels.log_weights)[rows],
         "within": jnp.broadcast_to(within, (size, *within.shape[-2:]))[rows],
     }
-    normals = _moments(getattr(fn, "components", None))
-    if normals is None or jnp.ndim(value) != 2 or len(value) != size:
-        return found
-    sizes = size * jnp.exp(log_weights)
-    return found | {"x": value[rows], "sizes": sizes, "normals": normals}
 
 
-def _moments(components: Any) -> tuple[Any, Any] | None:
-    """Means and covariances of normal components, None of others."""
-    if isinstance(components, Gaussian):
-        factor = components.scale_tril
-        covariance = factor @ jnp.swapaxes(factor, -1, -2)
-    elif isinstance(components, IndependentNormals):
-        variance = components.base_dist.scale**2
-        covariance = variance[..., None] * jnp.eye(variance.shape[-1])
-    else:
-        return None
-    shape = *components.batch_shape, *components.event_shape
-    return jnp.broadcast_to(components.mean, shape), jnp.broadcast_to(
-        covariance, (*shape, shape[-1])
-    )
+def _is_known(stated: NDArray) -> NDArray[np.bool_]:
+    """Rows of which something is stated; those beyond them are there where few are known."""
+    known: NDArray[np.bool_] = stated.min(axis=1) < stated.max(axis=1)
+    return known
 
 
-def _probabilities(joint: NDArray, within: NDArray) -> NDArray[np.float64]:
+def _probabilities(found: dict[str, NDArray]) -> NDArray[np.float64]:
     """Probabilities of classes, of components and of classes within them."""
-    prob = np.einsum("...k,...kc->...c", softmax(joint, axis=-1), within)
+    prob = np.einsum("...k,...kc->...c", softmax(found["joint"], axis=-1), found["within"])
     scaled: NDArray[np.float64] = prob / prob.sum(axis=-1, keepdims=True)
     return scaled
 
 
-def _one_step(
-    rows: dict[str, NDArray], moments: tuple[NDArray, NDArray] | None, blocks: list[Any]
+def _unseen(
+    fit: FitBase, site: str, params: dict[str, NDArray], found: dict[str, NDArray]
 ) -> NDArray[np.float64]:
-    """Probabilities of classes of rows that are taken out of what was learned from rows alone."""
-    joint, within, stated = rows["joint"], rows["within"], rows["stated"]
-    told = np.maximum(np.einsum("ikc,ic->ik", within, stated), np.finfo(float).tiny)
-    share = softmax(joint + np.log(told), axis=1)
-    learned = next((one for one in blocks if type(one) is GaussianComponents), None)
-    if learned is not None and moments is not None and (learned.from_data or learned.prior is None):
-        prior = learned.prior if isinstance(learned.prior, GaussianPrior) else None
-        sizes = np.maximum(rows["sizes"][0], share.sum(axis=0))
-        df = 2.0 * learned.num_features + 4.0 if prior else 0.0
-        shrinkage = prior.shrinkage if prior else 0.0
-        fitted = Normals(*moments, learned.covariance, sizes, float(shrinkage), df)
-        joint = left_out_joint(rows["x"], share, fitted)
-    if any(isinstance(one, ClassTable) for one in blocks):
-        counted = (share.sum(axis=0) * rows["total"][0] / len(share))[:, None]
-        own = share[:, :, None] * within * stated[:, None] / told[:, :, None]
-        rest = np.maximum(counted * within - own, 0.0) + 1 / within.shape[2]
-        within = rest / rest.sum(axis=2, keepdims=True)
-    return _probabilities(joint, within)
+    """Probabilities of classes of the known rows, by steps without them, a part at a time."""
+    stated, rows = found["stated"][0], found["row"][0]
+    known = np.flatnonzero(_is_known(stated))
+    part = np.full(len(rows), -1)
+    part[known[np.argsort(stated[known].argmax(axis=1), kind="stable")]] = (
+        np.arange(len(known)) % _FOLDS  # the rows of a class are in different parts
+    )
+    with fit.run.precision:
+        problem = fit.run.problem
+        plan = plan_updates(problem)
+        labels = finite_mixtures(abstract_trace(problem))[site][0].labels
+        seen = np.ones((_FOLDS, labels.graph.num_points), bool)
+        seen[part[known], rows[known]] = False
+
+        def without(bare: Problem) -> Callable:
+            def one(seen: Array, params: dict, args: tuple) -> dict[str, Array]:
+                moved = step_without(bare, plan, params, args, site, seen)
+                return known_rows(trace_model(bare, moved, args), None, {})
+
+            return lambda seen, *given: jax.lax.map(
+                partial(one, params=given[0], args=given[1]), seen
+            )
+
+        inputs = jnp.asarray(seen), {n: jnp.asarray(v) for n, v in params.items()}, problem.args
+        program, _ = compiled("known_classes_unseen", problem, site, without, *inputs, once=True)
+        each = jax.tree.map(np.asarray, program(*inputs))
+    return _probabilities({name: value[part[known], known] for name, value in each.items()})

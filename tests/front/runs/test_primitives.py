@@ -195,7 +195,10 @@ REFUSED = {
     ),
     "block": (handlers.block(normal, hide=["spread"]), "a site that handlers.block hides"),
     "collapse": (handlers.collapse(normal), "handlers.collapse integrates"),
-    "mask": (handlers.mask(centred, mask=jnp.arange(20) > 3), "the mask of latent site 'mean'"),
+    "mask": (
+        handlers.mask(centred, mask=jnp.arange(20) > 3),
+        "handlers.mask around the whole model",
+    ),
     "replay": (handlers.replay(normal, trace=DRAWN), r"condition\(model, data=\{'mean'"),
     "scope": (handlers.scope(normal, prefix="own"), "have a slash in their names"),
     "substitute": (handlers.substitute(normal, data=AT), "site 'mean' is given a value by"),

@@ -1,0 +1,51 @@
+"""Few points for covariances of every form, and clusters of a single point."""
+
+import numpy as np
+import pytest
+from sidebayes.models.blocks.components.few_points import few_points, lone_clusters
+
+import sidebayes as sb
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("num_points", "num_clusters", "num_features", "form", "few"),
+    [
+        (150, 3, 4, "full", False),  # iris
+        (178, 3, 13, "full", True),  # wine
+        (178, 3, 13, "tied", False),
+        (178, 3, 13, "diagonal", False),
+        (200, 1, 20, "full", False),
+        (4, 1, 10, "full", True),
+        (48, 1, 20, "full", True),
+        (4, 2, 10, "tied", True),
+        (2, 2, 3, "tied", True),
+        (4, 2, 1, "tied", True),
+        (5, 2, 3, "diagonal", True),
+        (6, 2, 3, "spherical", False),
+        (2, 1, 3, "spherical", True),
+    ],
+)
+def test_which_numbers_are_few(num_points, num_clusters, num_features, form, few):
+    assert (few_points(num_points, num_clusters, num_features, form) is not None) == few
+
+
+def test_clusters_of_one_point_are_named():
+    assert "Cluster 1 has a single point" in lone_clusters(np.array([7.0, 1.0, 0.0]))
+    assert "Clusters 0, 2 have a single point each" in lone_clusters(np.array([1.0, 7.0, 1.2]))
+    assert lone_clusters(np.array([7.0, 2.0, 0.0])) is None
+    assert lone_clusters(np.array([1.0])) is None
+
+
+def test_a_fit_says_so_and_takes_other_rows():
+    fit = sb.fit("gmm", RNG.normal(size=(2, 3)), num_clusters=2, covariance="tied", progress=False)
+    assert fit.verdict[0] == "caution"
+    assert "2 points are few for 2 means and a covariance of 6 numbers" in fit.verdict[1]
+    assert fit.log_prob(RNG.normal(size=(5, 3))).shape == (5,)
+
+
+def test_an_outlier_alone_is_a_caution():
+    x = np.concatenate([RNG.normal(size=(40, 2)), [[50.0, 50.0]]])
+    fit = sb.fit("gmm", x, num_clusters=2, covariance="tied", progress=False)
+    assert "has a single point" in fit.verdict[1]
