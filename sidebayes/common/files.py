@@ -359,7 +359,8 @@ def _refuse_misread(path: Path, names: list[str], longer: bool) -> None:
                 "index=False)"
             )
     if longer:
+        columns = "1 column" if len(names) == 1 else f"{len(names)} columns"
         raise ValueError(
-            f"the first line of {path} names {len(names)} columns, {', '.join(names[:5])}, and others hold "
+            f"the first line of {path} names {columns}, {', '.join(names[:5])}, and others hold "
             "more; name every column, also that of row names, and write decimal points, not commas"
         )
