@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,7 +27,7 @@ _JITTER = 1e-8
 """Share of the variances added to the covariances of design A, whose effects need a density."""
 
 
-class FisherFeatures(TransformerMixin, BaseEstimator):
+class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Features whose inner products are a Fisher kernel (Lu 2008, chapter 10).
 
     The kernel compares how two subjects would move the parameters :math:`\Theta` of the law of random
@@ -133,26 +133,29 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
         self.class_prior_ = np.bincount(codes) / len(codes)
         if self.design == "A":
             self.whitening_ = self._whitening(X)
-        self.scale_ = 1.0
-        length = np.sqrt(np.square(self.transform(X)).sum(axis=1).mean())
+        scores = self._scores(X)
+        length = np.sqrt(np.square(scores).sum(axis=1).mean())
         self.scale_ = float(length) if length > 0 else 1.0
+        self._n_features_out = scores.shape[1]
         return self
 
     def transform(self, X: LongTable) -> NDArray[np.float64]:
         """Features of every subject, shape (num_subjects, num_features)."""
         check_is_fitted(self)
+        return self._scores(X) / self.scale_
+
+    def _scores(self, X: LongTable) -> NDArray[np.float64]:
+        """Features that are not scaled yet."""
         if self.design == "C":
-            return expected_score(self.populations_[1].moments(X)) / self.scale_
+            return expected_score(self.populations_[1].moments(X))
         found = [one.moments(X) for one in self.populations_]
         prior = np.log(self.class_prior_)
         prob = softmax(np.stack([one.log_density for one in found], axis=1) + prior, axis=1)
         scores = [expected_score(one) for one in found]
         if self.design == "marginalised":
-            return np.concatenate([*(prob.T[:, :, None] * scores)], axis=1) / self.scale_
+            return np.concatenate([*(prob.T[:, :, None] * scores)], axis=1)
         joint = _mixture_score(prob, scores, self.class_prior_)
-        if self.design == "B":
-            return joint / self.scale_
-        return joint @ self.whitening_ / self.scale_
+        return joint if self.design == "B" else joint @ self.whitening_
 
     def _whitening(self, table: LongTable) -> NDArray[np.float64]:
         """Root of the inverse information of the mixture of effects, whose classes are not seen."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sidebayes.common.fields import Range, check_number
@@ -18,7 +18,7 @@ from .table import LongTable
 __all__ = ["LeastSquaresFeatures", "SeriesKernel"]
 
 
-class LeastSquaresFeatures(TransformerMixin, BaseEstimator):
+class LeastSquaresFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Least-squares coefficients of every subject, each divided by its deviation over subjects.
 
     With ``SVC(kernel="rbf")`` they are the least-squares kernel of Lu (2008, eqs. 10.28-10.29).
@@ -49,6 +49,10 @@ class LeastSquaresFeatures(TransformerMixin, BaseEstimator):
         self.scale_ = np.where(spread > 0, spread, 1.0)
         self.columns_ = X.columns
         return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.scale_)
 
     def transform(self, X: LongTable) -> NDArray[np.float64]:
         """Scaled coefficients of every subject, shape (num_subjects, num_effects)."""
@@ -102,7 +106,7 @@ def _in_order(table: LongTable) -> tuple[NDArray, NDArray]:
     return order, np.searchsorted(table.codes[order], np.arange(len(table)))
 
 
-class SeriesKernel(TransformerMixin, BaseEstimator):
+class SeriesKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Kernel of smoothed series, for ``SVC(kernel="precomputed")`` (Lu 2008, eq. 10.31).
 
     Every series is smoothed by Gaussian-process regression with covariance C and noise, :math:`\hat f^i =
@@ -192,6 +196,10 @@ class SeriesKernel(TransformerMixin, BaseEstimator):
         else:
             self.bandwidth_ = self.bandwidth
         return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_features_out_
 
     def transform(self, X: LongTable) -> NDArray[np.float64]:
         """Kernel between subjects and the training subjects, shape (num_subjects, num_training)."""

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 from scipy.optimize import check_grad
 from sidebayes.guides.transformers.detection import series_kernels
+from sklearn.base import clone
 from sklearn.metrics import auc, roc_auc_score, roc_curve
 
 from sidebayes import (
+    FisherFeatures,
     LeastSquaresFeatures,
     LongTable,
     Population,
@@ -94,6 +96,30 @@ def test_least_squares_features():
     np.testing.assert_allclose(features[5] * found.scale_, own)
     with pytest.raises(ValueError, match="do not determine 2 coefficients"):
         found.transform(LongTable.from_times([1.0], [0.0], ["a"]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(FisherFeatures(design, num_draws=500) for design in ("A", "B", "C", "marginalised")),
+        LeastSquaresFeatures(),
+        SeriesKernel(length=1.0, noise=0.5),
+    ],
+    ids=repr,
+)
+def test_features_have_names(kind):
+    table = series(12, population=NORMAL)
+    table = table.take(np.flatnonzero(np.bincount(table.codes) > 1))
+    found = clone(kind).fit(table, np.arange(len(table)) % 2)
+    plain = found.transform(table)
+    frame = (
+        clone(kind)
+        .set_output(transform="pandas")
+        .fit(table, np.arange(len(table)) % 2)
+        .transform(table)
+    )
+    np.testing.assert_array_equal(frame, plain)
+    assert list(frame) == list(found.get_feature_names_out())
 
 
 def test_polynomials_in_another_unit_are_refused():
