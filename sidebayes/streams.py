@@ -206,7 +206,7 @@ def _refuse_other(path: Path, columns: Iterable[str], column: str) -> None:
     other = [name for name in columns if name != column and not name.startswith(f"{column}_")]
     if other:
         raise ValueError(
-            f"to = {str(path)!r:.60} is a table of other columns, such as {other[0]!r}, which would be "
+            f"to = {str(path)!r:.60} holds something else than {column!r}, {other[0]}, which would be "
             "replaced; give another name, or delete it first"
         )
 
@@ -220,8 +220,12 @@ def _parquet(path: Path, num_rows: int, column: str) -> Iterator[Callable[[NDArr
         raise ImportError(
             f"{path.name} needs pyarrow, which is not installed: pip install 'sidebayes[tables]'"
         ) from None
-    if path.is_file():
-        _refuse_other(path, pyarrow.parquet.read_schema(path).names, column)
+    if path.is_file() and path.stat().st_size:
+        try:
+            columns = pyarrow.parquet.read_schema(path).names
+        except pyarrow.ArrowInvalid:
+            columns = ["no table of Parquet"]
+        _refuse_other(path, columns, column)
     part = path.with_name(f".{path.name}.writing")
     writer: Any = None
 
@@ -249,7 +253,9 @@ def _zarr(path: Path, num_rows: int, column: str) -> Iterator[Callable[[NDArray]
             f"{path.name} needs zarr, which is not installed: pip install 'sidebayes[tables]'"
         ) from None
     if path.exists():
-        _refuse_other(path, zarr.open_group(path, mode="r").array_keys(), column)
+        there = zarr.open(path, mode="r")
+        columns = there.array_keys() if isinstance(there, zarr.Group) else ["an array alone"]
+        _refuse_other(path, columns, column)
     part = path.with_name(f".{path.name}.writing")
     shutil.rmtree(part, ignore_errors=True)
     group: Any = zarr.open_group(part, mode="w")

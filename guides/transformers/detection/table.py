@@ -147,9 +147,7 @@ class LongTable:
         powers = np.arange(check_integer("degree", degree, 0) + 1)
         columns = ((when[:, None] - center) / unit) ** powers
         found = cls(y, columns, columns, subjects, times=when)
-        found.columns = {
-            "polynomial": (f"(times - {center:.12g}) / {unit:.12g}",)
-        }  # in any other, refused
+        found.columns = {"polynomial": (f"(times - {center:.12g}) / {unit:.12g}",)}
         return found
 
     def __len__(self) -> int:

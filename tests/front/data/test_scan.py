@@ -285,10 +285,12 @@ def test_what_needs_all_rows_is_refused(tmp_path):
         found.predict(table, links)
     other = tmp_path / "others.parquet"
     pd.DataFrame({"a": [1.0], "label": [2]}).to_parquet(other)
-    with pytest.raises(
-        ValueError, match="a table of other columns, such as 'a', which would be replaced"
-    ):
-        found.predict(table, to=other)
+    (tmp_path / "text.parquet").write_text("mine")
+    for name, held in (("others", "a"), ("text", "no table of Parquet")):
+        with pytest.raises(
+            ValueError, match=f"something else than 'label', {held}, which would be"
+        ):
+            found.predict(table, to=tmp_path / f"{name}.parquet")
     assert list(pd.read_parquet(other)) == ["a", "label"]
 
 

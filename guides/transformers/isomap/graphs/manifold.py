@@ -67,12 +67,16 @@ class Manifold:
 
     @property
     def reach(self) -> float:
-        """Largest distance of a row from its nearest neighbour; infinite where no row joins one far away."""
+        """Largest distance of a row from its nearest neighbour in another place.
+
+        Infinite where only rows within a radius are joined, so that none joins one far away.
+        """
         if isinstance(self.neighbors, Radius):
             return np.inf
         graph = self.geodesics.adjacency.matrix()
-        begins = graph.indptr[:-1][np.diff(graph.indptr) > 0]
-        return float(np.minimum.reduceat(graph.data, begins).max()) if len(begins) else np.inf
+        lengths = np.where(graph.data > 0, graph.data, np.inf)
+        nearest = np.minimum.reduceat(lengths, graph.indptr[:-1][np.diff(graph.indptr) > 0])
+        return float(nearest[np.isfinite(nearest)].max(initial=0.0)) or np.inf
 
     def insert(self, new: Any) -> Nearest:
         """Add rows to the graph, and bring distances up to date.

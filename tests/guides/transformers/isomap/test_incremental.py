@@ -261,6 +261,8 @@ def test_rows_in_another_unit_are_told(roll):
         found.transform(1000 * roll[150:200])
     with pytest.warns(SideBayesWarning, match=told):
         found.partial_fit(1000 * roll[150:200])
+    twice = IncrementalIsomap(n_neighbors=8).fit(np.concatenate([roll[:150], roll[:150]]))
+    twice.transform(roll[150:])  # distances of zero from a twin are no measure
 
 
 def test_rows_beyond_the_radius_are_parts_of_their_own(roll):
