@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from sidebayes.models.blocks.components.few_points import MANY
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..fitted import Fitted
@@ -32,9 +33,6 @@ _TWINS = 1e-6
 
 _ALIKE = 1e-4
 """Difference of the probabilities of labels below which all points have the same."""
-
-_MANY = 10
-"""Points for each cluster from which on one that holds a single point is pointed out."""
 
 _NO_POINT = 0.5
 """Sum of the probabilities of points below which a cluster holds none."""
@@ -241,7 +239,7 @@ def _lone(fit: Fitted) -> list[str]:
         return []
     labels = fit.tree["responsibilities"]["labels"].to_numpy()
     clusters, first, sizes = np.unique(labels, return_index=True, return_counts=True)
-    if len(labels) < _MANY * len(clusters):
+    if len(labels) < MANY * len(clusters):
         return []
     return [
         f"Cluster {cluster} holds a single point of {len(labels)}, number {point}: look whether that point "

@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
-from ..side_information.partial_labels import Groups, PartialLabels, log_admissible
+from ..side_information.partial_labels import Groups, PartialLabels, as_partial_labels
 from .stated import labelled_points
 
 __all__ = [
@@ -125,8 +125,9 @@ class ClassifiedMixture(LinkedMixture):
         prob = self.without_statements().class_probabilities(value)
         size = prob.shape[1]
         wrong = label_noise / max(size - 1, 1)
-        log_told = log_admissible(known, size)
-        told = None if log_told is None else ~jnp.isfinite(log_told).all(axis=1)
+        told = None
+        if known is not None:
+            told = ~jnp.asarray(as_partial_labels(known).admissible(size)).all(axis=1)
         return StatedClasses(wrong + (1.0 - label_noise - wrong) * prob, told)
 
 

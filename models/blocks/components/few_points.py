@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["few_points", "lone_clusters"]
+__all__ = ["MANY", "few_points", "lone_clusters"]
+
+MANY = 10
+"""Points for each cluster, on average, from which on the verdict itself names the one point of a cluster."""
 
 _PER_NUMBER = 2
 """Points for each number of a full covariance and its mean, on average, below which there are few."""
@@ -47,9 +50,9 @@ def few_points(num_points: int, num_cells: int, num_features: int, form: str) ->
 
 
 def lone_clusters(sizes: NDArray) -> str | None:
-    """Say which clusters have a single point; `sizes` are expected numbers of points."""
+    """Say which clusters have a single point where the verdict does not; `sizes` are expected numbers."""
     lone = np.flatnonzero((sizes > 0.5) & (sizes < 1.5))
-    if sizes.ndim != 1 or sizes.size == 1 or not lone.size:
+    if sizes.ndim != 1 or sizes.size == 1 or not lone.size or sizes.sum() >= MANY * sizes.size:
         return None
     what = (
         f"Cluster {lone[0]} has" if lone.size == 1 else f"Clusters {', '.join(map(str, lone))} have"

@@ -36,6 +36,7 @@ def test_clusters_of_one_point_are_named():
     assert "Clusters 0, 2 have a single point each" in lone_clusters(np.array([1.0, 7.0, 1.2]))
     assert lone_clusters(np.array([7.0, 2.0, 0.0])) is None
     assert lone_clusters(np.array([1.0])) is None
+    assert lone_clusters(np.array([28.0, 1.0, 1.0])) is None  # the verdict names their points
 
 
 def test_a_fit_says_so_and_takes_other_rows():
@@ -48,4 +49,9 @@ def test_a_fit_says_so_and_takes_other_rows():
 def test_an_outlier_alone_is_a_caution():
     x = np.concatenate([RNG.normal(size=(40, 2)), [[50.0, 50.0]]])
     fit = sb.fit("gmm", x, num_clusters=2, covariance="tied", progress=False)
-    assert "has a single point" in fit.verdict[1]
+    assert fit.verdict[0] == "caution"
+    said = [one for one in fit.verdict[1].split(". ") if "a single point" in one]
+    assert len(said) == 1  # once, by the number of the point
+    assert " holds a single point of 41, number 40" in said[0]
+    few = sb.fit("gmm", x[-16:], num_clusters=2, covariance="tied", progress=False)
+    assert "has a single point" in few.verdict[1]
