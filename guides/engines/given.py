@@ -114,7 +114,7 @@ def given_result(
         )
     derived = {n: np.asarray(v).reshape(*size, *v.shape[1:]) for n, v in noted.items()}
     stats = {"lp": lp.reshape(size)}
-    status, remarks = _tested(problem, latent)
+    status, remarks = _tested(problem, latent, int(np.argmin(lp)) % size[1])
     return EngineResult(
         engine=by,
         draws=latent | derived,
@@ -128,12 +128,14 @@ def given_result(
     )
 
 
-def _tested(problem: Problem, latent: Mapping[str, NDArray]) -> tuple[Status, tuple[str, ...]]:
+def _tested(
+    problem: Problem, latent: Mapping[str, NDArray], among: int
+) -> tuple[Status, tuple[str, ...]]:
     """What the density says of draws, and whether they were tested at all."""
     chains, number = next(iter(latent.values())).shape[:2]
     said = f"{chains} x {number} draws that were made elsewhere"
     try:
-        found = contradiction(problem, latent)
+        found = contradiction(problem, latent, among=among)
     except Untested as error:
         return Status(True, said), (f"They were not tested against the density, as {error}",)
     if not found:

@@ -8,6 +8,10 @@ sum of such changes to the root of the sum of their squares,
 .. math:: t = \sum_s d_s \Big/ \Big(\sum_s d_s^2\Big)^{1/2},
 
 exceeds x in size with a probability of at most :math:`2 e^{-x^2/2}` for independent draws.
+
+A single draw that lies absurdly far away has little weight in that. For any one-to-one map T, such as one
+to a tenth of the distance from a centre, p(T u) |dT/du| exceeds p(u) by a factor of x for a draw u of p with
+a probability of at most 1 / x, since the former is a density too.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ from numpy.typing import NDArray
 
 from .base import Problem
 from .parts import Part
+from .plumbing.clock import Clock
 from .plumbing.programs import compiled
 from .problem.density import abstract_trace, latent_sites, shapes_at
-from .problem.importance import flat_density
+from .problem.importance import flat_density, visit
 
 __all__ = ["Untested", "contradiction"]
 
@@ -45,6 +50,8 @@ _MOST_DENSE = 500
 """Coordinates up to which steps know of correlations."""
 _CHANCE = 1e-3
 """Probability that draws of the density are taken for others."""
+_NEARER = 0.1
+"""Share of their distance from the centre that draws are moved to, to see whether one is absurdly far."""
 _BOUNDED = 2.0
 """Standard deviations from which on functions of the coordinates level off."""
 
@@ -53,7 +60,9 @@ class Untested(Exception):
     """Draws cannot be tested; the message says why."""
 
 
-def contradiction(problem: Problem, draws: Mapping[str, NDArray], seed: int = 0) -> str:
+def contradiction(
+    problem: Problem, draws: Mapping[str, NDArray], seed: int = 0, *, among: int = 0
+) -> str:
     """What shows that draws are not of the density of a problem; empty where nothing does.
 
     Looked at are location and spread of every coordinate, and the log density. Draws may hold clusters in any
@@ -67,6 +76,9 @@ def contradiction(problem: Problem, draws: Mapping[str, NDArray], seed: int = 0)
     draws : mapping of str to ndarray, shape (chain, draw, ...)
         Latent sites, others may be among them.
     seed : int
+    among : int
+        Number of a draw of every chain that is looked at, such as the least probable one, where others may be
+        left out.
 
     Raises
     ------
@@ -86,7 +98,8 @@ def contradiction(problem: Problem, draws: Mapping[str, NDArray], seed: int = 0)
     if chains * number < _FEWEST or number < 4:
         raise Untested(f"{chains} x {number} draws are too few")
     step = -(-chains * number // _COVERED)
-    some = {name: np.asarray(draws[name], float)[:, ::step] for name in latent}
+    first = among % step
+    some = {name: np.asarray(draws[name], float)[:, first::step] for name in latent}
     try:
         part = Part.of(problem, some, seed)
     except ValueError as error:
@@ -96,7 +109,33 @@ def contradiction(problem: Problem, draws: Mapping[str, NDArray], seed: int = 0)
     rng = np.random.default_rng([seed, 13])
     template = {n: np.zeros(own.shape, own.dtype) for n, own in shapes_at(problem, some).items()}
     changes = [_changes(part, template, *pair, rng) for pair in (ends, ends[::-1])]
-    return _judged(template, part.places, np.concatenate(changes, axis=1))
+    found = _judged(template, part.places, np.concatenate(changes, axis=1))
+    if found:
+        return found
+    early, late = part.places[:, :half], part.places[:, half:]
+    both = (early, late), (late, early)
+    gain = np.concatenate([_gains(part, template, *pair) for pair in both], axis=1)
+    if gain.max() <= math.log(gain.size / _CHANCE) + part.log_copies:
+        return ""
+    chain, place = np.unravel_index(np.argmax(gain), gain.shape)
+    return (
+        f"draw {first + step * place} of chain {chain} towards the others ({gain.max():.3g} nats)"
+    )
+
+
+def _gains(
+    part: Part, template: Mapping[str, NDArray], moved: NDArray, known: NDArray
+) -> NDArray[np.float64]:
+    """Log density gained nearer to the median of the other draws, shape (chain, draw)."""
+    width = moved.shape[-1]
+    centre = np.median(known.reshape(-1, width), axis=0)
+    rows = moved.reshape(-1, width)
+    before, after = (
+        visit(part.problem, template, at, Clock(), anywhere=True)[0]
+        for at in (rows, centre + _NEARER * (rows - centre))
+    )
+    gain = after + width * math.log(_NEARER) - before
+    return np.where(np.isfinite(gain), gain, -np.inf).reshape(moved.shape[:2])
 
 
 def _changes(

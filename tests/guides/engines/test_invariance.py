@@ -149,6 +149,16 @@ def test_other_draws_are(drawn, wrong, said):
         assert found.startswith(said)
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_one_absurd_draw_is_found(times):
+    problem, draws = normal(np.random.default_rng(0))
+    m = np.tile(draws["m"], (1, times))
+    m[2, 501] = 1e9
+    assert contradiction(problem, {"m": m}, among=501).startswith(
+        "draw 501 of chain 2 towards the others"
+    )
+
+
 def test_draws_that_resemble_one_another_say_little():
     problem, draws = normal(np.random.default_rng(0))
     few = np.repeat(draws["m"][:, ::100], 100, axis=1)
