@@ -45,7 +45,7 @@ class Colouring:
         Rounds that are not spare.
     num_real, width, cells : ndarray, shape ()
         Nodes that are not spare, elimination width (-1 where ordering was given up) and cells of
-        the tables that exact sums would take.
+        the tables that exact sums of all loops would take.
     edge_window, node_window : int
         Most links and nodes in a round.
     """

@@ -195,7 +195,7 @@ def lay_out(
             no_edge=plan.num_edges,
             few=plan.few,
             width=width,
-            cells=float(cells[~exact].sum()),
+            cells=float(cells.sum()),
             room=room,
         )
     if not (exact.any() or plan.few or room.buckets):

@@ -120,7 +120,7 @@ def test_a_connected_set_too_wide_is_refused_with_all_one_needs_to_know():
     for words in (
         "144 chunklets",
         f"elimination width {wide.width}",
-        f"tables of {wide.cells:.3g} cells",
+        f"all loops: {wide.cells:.3g} cells",
         "max_table is 6.71e+07",
         "'mean_field', 'belief_propagation' or 'gibbs_labels'",
         "Exact(max_table=...)",
