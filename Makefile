@@ -69,9 +69,10 @@ installed: install
 bench: install
 	$(BIN)/python -m benchmarks.bench
 
-# make lists   write the tables of methods in README and docs from the cards
+# make lists   write the tables of methods, names and options in README and docs from cards and docstrings
 lists: install
 	$(BIN)/python .ci/lists.py
+	$(BIN)/python .ci/reference.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -41,6 +41,7 @@ class KMeans(Engine):
     max_steps : int
         Maximum number of steps; the iteration ends when a step does not lower the cost.
     num_restarts : int
+        Number of starts; the assignment of least cost is kept.
     """
 
     max_steps: Count = 100

@@ -57,6 +57,7 @@ class Continuation(KeptEngine):
         "newton" takes truncated Newton steps, preconditioned by the inverse Fisher information; for
         Gaussian clusters of "full" or "tied" covariance.
     num_restarts : int
+        Number of starts; the one of highest density in the end is kept.
     temperatures : tuple of float
         Temperatures of the stages before the last. Those that do not exceed the model's own temperature
         are skipped.

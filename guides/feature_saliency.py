@@ -116,6 +116,7 @@ class ComponentwiseEM(KeptEngine):
         A structure is settled when a step changes the length of the message by less than `tol` nats for
         each known value, whatever its unit.
     max_steps : int
+        Maximum number of steps from each start, removals included.
     num_restarts : int, optional
         Number of starts at rows drawn at random, of which the shortest message is kept. By default these are
         twenty, or fewer where rows times features times clusters exceed 200,000, but at least three. Unless

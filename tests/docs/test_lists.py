@@ -15,6 +15,7 @@ from sidebayes.runs.zoo import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = runpy.run_path(str(ROOT / ".ci" / "lists.py"))
+REFERENCE = runpy.run_path(str(ROOT / ".ci" / "reference.py"))
 ROW = re.compile(r"^\| `(\w+)` \|.*?\|.*?\| (.*?) \|.*?\|$", re.MULTILINE)
 LISTED = {
     name: tuple(engines.split(", "))
@@ -61,6 +62,18 @@ def test_lists_are_those_of_the_cards(page):
     """`make lists` writes them; a method touches nothing by hand but its own files."""
     text = (ROOT / page).read_text()
     assert LISTS["PAGES"][page](text) == text
+
+
+@pytest.mark.parametrize("page", REFERENCE["PAGES"])
+def test_pages_of_names_and_options_are_those_of_the_docstrings(page):
+    """`make lists` writes them; no name and no option is left out, nor without a sentence."""
+    text = (ROOT / page).read_text()
+    assert REFERENCE["PAGES"][page]() == text
+    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| `")]
+    assert all(len(row[-1]) > 8 for row in rows), rows
+    names = {row[0].strip("`") for row in rows}
+    if page == "docs/names.md":
+        assert names == {name for name in dir(sb) if not name.startswith("_")}
 
 
 def test_a_method_enters_every_list(monkeypatch):

@@ -93,6 +93,7 @@ class EM(KeptEngine):
         Stop when all further steps together would raise the log joint by less than `tol` times one plus
         its absolute value, if gains go on falling as they do.
     max_steps : int
+        Maximum number of steps from each start.
     num_restarts : int
         Number of starting points; the run with the best final objective is kept. Gaussians start at the
         moments of partitions of the data, other components fitted to such partitions. Where labels are

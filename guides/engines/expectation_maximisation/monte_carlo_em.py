@@ -82,6 +82,7 @@ class MonteCarloEM(KeptEngine):
         Number of draws in the first step, and its maximum in later ones: 6400 by default, 400 with "hmc",
         and fewer where they would take more than a quarter of a gigabyte.
     num_chains : int
+        Number of chains, which run on from step to step.
     num_warmup : int
         Number of transitions of each chain in which NUTS adapts; those before the first step are
         discarded.
@@ -101,6 +102,7 @@ class MonteCarloEM(KeptEngine):
         Rise of the surrogate, in nats, below which the run ends. By default 0.01, or 1e-3 for each number
         of the sampled rows of individuals, if that is more: of many rows it is less than their noise.
     max_steps : int
+        Maximum number of steps.
     num_final : int, optional
         Number of batches of draws, each as large as the last step's, for a Newton step; 0 takes none. By
         default 20, and 0 after "hmc", whose models have too many parameters.

@@ -68,6 +68,7 @@ class StochasticEM(KeptEngine):
     batch_size : int
         About how many points a batch holds; connected sets are never cut.
     max_epochs : int
+        Maximum number of passes over the data.
     decay : float
         :math:`\alpha`, above 0.5 and at most 1; the larger it is, the sooner the steps shrink.
     tol : float

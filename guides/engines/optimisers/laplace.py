@@ -75,6 +75,7 @@ class Laplace(KeptEngine):
     Parameters
     ----------
     num_draws : int
+        Number of draws of the normal approximation in the result.
     num_restarts : int
         Number of starts of the search for the mode.
     tol : float

@@ -33,6 +33,7 @@ class MAP(KeptEngine):
     max_steps : int
         Maximum number of gradients.
     num_restarts : int
+        Number of starts; the mode of highest density is kept.
     memory : int
         Number of pairs of steps and gradients that L-BFGS keeps.
 

@@ -89,7 +89,12 @@ class GeodesicHMC(KeptEngine):
 
     Parameters
     ----------
-    num_warmup, num_samples, num_chains : int
+    num_warmup : int
+        Number of transitions of each chain that adapt the step size.
+    num_samples : int
+        Number of draws of each chain after them.
+    num_chains : int
+        Number of chains.
     target_accept : float
         Acceptance probability that the step size is adapted to, between 0 and 1.
     trajectory_length : float

@@ -89,7 +89,12 @@ class BlockedGibbs(KeptEngine):
 
     Parameters
     ----------
-    num_warmup, num_samples, num_chains : int
+    num_warmup : int
+        Number of draws of each chain that are dropped.
+    num_samples : int
+        Number of draws of each chain after them.
+    num_chains : int
+        Number of chains.
     thinning : int
         Sweeps per draw, in the warm-up too. Only the last of them is kept, and the density is computed
         there only.
@@ -97,6 +102,7 @@ class BlockedGibbs(KeptEngine):
         Acceptance probability, between 0 and 1, that the step size of NUTS is adapted to where some
         sites are not conjugate.
     max_tree_depth : int
+        A trajectory of NUTS has less than 2 to this power steps.
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
 

@@ -277,7 +277,12 @@ class NUTS(Hamiltonian):
 
     Parameters
     ----------
-    num_warmup, num_samples, num_chains : int
+    num_warmup : int
+        Number of transitions of each chain that adapt step size and mass matrix.
+    num_samples : int
+        Number of draws of each chain after them.
+    num_chains : int
+        Number of chains.
     target_accept : float
         Mean acceptance probability that the step size is adapted to, between 0 and 1.
     dense_mass : bool or "low_rank"

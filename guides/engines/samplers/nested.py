@@ -88,7 +88,7 @@ class NestedSlice(KeptEngine):
         Number of slice moves of a new point; by default twice the number of dimensions, at least 5. Too
         few moves bias the evidence upwards.
     num_runs : int
-        At least 2.
+        Number of independent runs, at least 2.
     num_samples : int
         Number of equally weighted posterior draws of each run.
     tol : float

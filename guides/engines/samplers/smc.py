@@ -121,7 +121,7 @@ class SMC(KeptEngine):
     num_particles : int
         Number of particles, and hence of draws, of each run.
     num_runs : int
-        At least 2.
+        Number of independent runs, at least 2.
     kernel : {"hmc", "random_walk"}
         Hamiltonian moves, or random walks, which need no gradient. The metric of either half of the
         particles is the covariance of the other: with their own they move fastest where they lie too far out

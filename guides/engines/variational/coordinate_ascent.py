@@ -117,6 +117,7 @@ class CoordinateAscent(KeptEngine):
         Stop when all further steps together would raise the bound by less than `tol` times one plus its
         absolute value, if gains go on falling as they do.
     max_steps : int
+        Maximum number of sweeps over all factors.
     num_inner_steps : int
         Maximum number of gradients of L-BFGS per step, where some sites are points.
     num_restarts : int

@@ -75,6 +75,7 @@ class Pathfinder(KeptEngine):
     Parameters
     ----------
     num_paths : int
+        Number of paths, each from a start of its own.
     num_draws : int
         Draws of each path's approximation, and of the result.
     max_steps : int

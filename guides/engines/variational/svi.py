@@ -91,6 +91,7 @@ class SVI(KeptEngine):
     num_particles : int
         Number of draws that estimate the bound at each step.
     num_draws : int
+        Number of draws of the fitted family in the result.
     num_restarts : int
         Number of starts of the search for the mode.
     batch_sets : int, optional
