@@ -19,8 +19,8 @@ from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.surrogate import expectation
 from sidebayes.guides.engines.steps.updates import closed_forms, maximised, plan_updates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups
 from sidebayes.models.gmm import gmm
 from sidebayes.models.mixed_effects import mixed_effects
 from sidebayes.models.ppc import ppc

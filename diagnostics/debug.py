@@ -42,8 +42,9 @@ from sidebayes.guides.engines.problem.values import (
 )
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.roles import signature_of
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 __all__ = ["DebugReport", "Rung", "debug"]
 

@@ -27,9 +27,10 @@ from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Checked, Chosen, Omissible, OwnFrame
+from .blocks.side_information.groups import Groups, as_groups
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import Groups, PartialLabels, as_groups, log_admissible
+from .blocks.side_information.partial_labels import PartialLabels, log_admissible
 
 __all__ = ["hierarchical_shape"]
 

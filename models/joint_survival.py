@@ -16,7 +16,7 @@ from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
 from .blocks.event_times import HazardPrior, PiecewiseHazard, check_times
 from .blocks.hazard_parameters import HazardParameters
-from .blocks.side_information.partial_labels import Groups, as_groups
+from .blocks.side_information.groups import Groups, as_groups
 
 __all__ = ["joint_survival"]
 

@@ -14,7 +14,7 @@ from .blocks.effects.densities.marginal import MixedEffects, by_row
 from .blocks.effects.densities.restricted import RestrictedEffects
 from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
-from .blocks.side_information.partial_labels import Groups, as_groups
+from .blocks.side_information.groups import Groups, as_groups
 
 __all__ = ["mixed_effects"]
 

@@ -20,8 +20,8 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.sticks import check_truncation, stick_weights
 from .blocks.roles import Chosen, Truncation
+from .blocks.side_information.groups import Groups, as_groups
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import Groups, as_groups
 
 __all__ = ["trajectories"]
 

@@ -94,11 +94,11 @@ from .models.blocks.manifolds.shape_chart import shape_chart as shape_chart
 from .models.blocks.mixtures.linked_categorical import LinkedCategorical as LinkedCategorical
 from .models.blocks.mixtures.linked_mixture import LinkedMixture as LinkedMixture
 from .models.blocks.side_information.copies import separate_pairs as separate_pairs
+from .models.blocks.side_information.groups import Groups as Groups
 from .models.blocks.side_information.link_weights import certainty_weight as certainty_weight
 from .models.blocks.side_information.link_weights import estimate_flip_rate as estimate_flip_rate
 from .models.blocks.side_information.link_weights import flip_rate_weight as flip_rate_weight
 from .models.blocks.side_information.links import Links as Links
-from .models.blocks.side_information.partial_labels import Groups as Groups
 from .models.blocks.side_information.partial_labels import PartialLabels as PartialLabels
 from .results.fit import Fit as Fit
 from .runs.zoo import CARDS as CARDS

@@ -14,7 +14,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from .label_inference.label_graph import LabelGraph
-from .side_information.partial_labels import Groups
+from .side_information.groups import Groups
 
 __all__ = ["Batch", "Collapsed", "DrawsData", "Fitted", "NamedArray", "Units", "unexpanded"]
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from .label_inference.label_graph import LabelGraph
+from .side_information.groups import Groups
 from .side_information.links import Links
-from .side_information.partial_labels import Groups, PartialLabels
+from .side_information.partial_labels import PartialLabels
 
 __all__ = [
     "Checked",

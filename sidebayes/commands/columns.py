@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from sidebayes.data.datasets import load_frame
 from sidebayes.data.frames import need_columns, read_features
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.groups import Groups
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..common.class_names import class_codes
 

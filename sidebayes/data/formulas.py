@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.effects.densities.structure import Structure
 from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..common.columns import column_names
 from ..common.warnings import warn_user

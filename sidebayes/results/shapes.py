@@ -16,7 +16,8 @@ from sidebayes.guides.engines.problem.declared import observed_table
 from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
 from sidebayes.models.blocks.manifolds import preshape
 from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.groups import Groups
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..common.fields import real_array
 from .base.fit_base import FitBase

@@ -16,7 +16,7 @@ from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.event_times import PiecewiseHazard
-from sidebayes.models.blocks.side_information.partial_labels import refuse_other_order
+from sidebayes.models.blocks.side_information.groups import refuse_other_order
 
 from ..common.fields import real_array
 from ..runs.checks import check_dims

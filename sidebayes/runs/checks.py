@@ -14,12 +14,9 @@ from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.label_inference.padding import Sizes, link_rows
 from sidebayes.models.blocks.roles import Role, Signature
+from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import (
-    Groups,
-    PartialLabels,
-    refuse_other_order,
-)
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..common.fields import check_integer
 from ..data.shapes.landmark_checks import covariate_column

@@ -26,7 +26,7 @@ from sidebayes.guides.engines.problem.honoured import Honoured, in_scan, is_outc
 from sidebayes.guides.engines.problem.units import dimensions, lay_out_units
 from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.roles import Signature
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 __all__ = ["Rows", "look_at_rows"]
 

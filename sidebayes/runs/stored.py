@@ -19,8 +19,9 @@ from sidebayes.guides.engines.problem.density import sum_log_prob
 from sidebayes.guides.engines.problem.importance import run_at
 from sidebayes.guides.engines.problem.units import Layout
 from sidebayes.models.blocks.roles import Role, signature_of
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from . import record
 from .run import Run

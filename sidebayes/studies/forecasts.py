@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from sidebayes.guides.transformers.detection.population import MixPrior, Population, whitened
 from sidebayes.guides.transformers.detection.table import by_output, check_columns, check_groups
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..common.fields import Range, check_number
 from ..data.tables import in_order_of

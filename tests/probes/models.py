@@ -23,8 +23,9 @@ from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorica
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.reliability import FLIP_RATE_PRIOR, FlipRate
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 
 def growth(

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from sidebayes.diagnostics.calibration import rank_of_truth
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 SUBJECT = np.array(["d", "a", "b", "a", "d", "d", "c", "d", "b", "d", "a"])  # 3, 2, 1 and 5 rows
 CODES = np.array([3, 0, 1, 0, 3, 3, 2, 3, 1, 3, 0])

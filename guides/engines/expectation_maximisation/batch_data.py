@@ -14,7 +14,8 @@ from sidebayes.models.blocks.block import WholeData
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.label_inference.partition import check_inference
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.groups import Groups
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..base import Problem
 from ..problem.density import abstract_trace, collapsed_sites

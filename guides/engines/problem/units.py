@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed, NamedArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.hard_links import connected_sets
-from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..base import Problem
 from .density import abstract_trace, collapsed_of, collapsed_sites, is_individual, is_latent

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..base import Problem
 from ..problem.density import approximation, finite_mixtures, site_log_prob, sum_log_prob

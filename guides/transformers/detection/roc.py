@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm, rankdata
-from sidebayes.models.blocks.side_information.partial_labels import refuse_other_order
+from sidebayes.models.blocks.side_information.groups import refuse_other_order
 
 from sidebayes.common.fields import Range, check_number, real_array, refuse_gaps
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
-from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
+from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
 
 from sidebayes.common.columns import column_names
 from sidebayes.common.fields import (

@@ -14,7 +14,8 @@ from numpyro.distributions import constraints
 
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
-from ..side_information.partial_labels import Groups, PartialLabels, as_partial_labels
+from ..side_information.groups import Groups
+from ..side_information.partial_labels import PartialLabels, as_partial_labels
 from .stated import labelled_points
 
 __all__ = [

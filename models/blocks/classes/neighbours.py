@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from ..label_inference.partition import FORBIDDEN
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
-from ..side_information.partial_labels import Groups
+from ..side_information.groups import Groups
 from .anchors import Anchors, conditionals
 from .prototypes import Prototypes
 

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 from jax import Array, lax
 
 from ..mixtures.linked_categorical import LinkedCategorical
-from ..side_information.partial_labels import Groups
+from ..side_information.groups import Groups
 from .class_mixture import ClassifiedMixture, log_of
 
 __all__ = ["PrototypeMixture", "Prototypes", "log_add", "without_prototypes"]

@@ -18,7 +18,8 @@ from numpyro.distributions.transforms import Transform
 
 from ..block import Observation
 from ..collapsed import Collapsed
-from ..side_information.partial_labels import Groups, PartialLabels
+from ..side_information.groups import Groups
+from ..side_information.partial_labels import PartialLabels
 from .class_starts import class_starts
 from .densities.expected import Regression
 from .densities.mixture import EffectsMixture

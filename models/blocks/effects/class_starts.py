@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from ..components.partition_starts import partition_labels
-from ..side_information.partial_labels import Groups
+from ..side_information.groups import Groups
 from .densities.basis import lower_basis
 
 __all__ = ["class_starts"]

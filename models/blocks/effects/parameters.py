@@ -26,7 +26,7 @@ from sidebayes.common.warnings import warn_user
 
 from ..block import Block, Expanded, Observation
 from ..collapsed import Collapsed
-from ..side_information.partial_labels import Groups
+from ..side_information.groups import Groups
 from .densities.basis import least_squares, lower_basis
 from .densities.expected import Regression, expected_regression, solve
 from .densities.small import cholesky

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sidebayes.common.fields import is_traced
 
-from ..side_information.partial_labels import Groups
+from ..side_information.groups import Groups
 from .curve_checks import (
     SCALES,
     check_anchors,

@@ -10,6 +10,7 @@ import numpy as np
 
 from sidebayes.common.fields import check_integer
 
+from ..side_information.groups import Groups
 from ..side_information.hard_links import (
     LinkReport,
     check_links,
@@ -20,7 +21,6 @@ from ..side_information.hard_links import (
 )
 from ..side_information.link_weights import check_pairs
 from ..side_information.links import Links
-from ..side_information.partial_labels import Groups
 from ..visits import at_a_time
 from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring

@@ -214,7 +214,9 @@ def check_inference(
         size = f"{int(wide.num_real)} chunklets in loops"
         needs = "elimination width beyond any budget"
         if int(wide.width) >= 0:
-            needs = f"elimination width {int(wide.width)} (all loops: {float(wide.cells):.3g} cells)"
+            needs = (
+                f"elimination width {int(wide.width)} (all loops: {float(wide.cells):.3g} cells)"
+            )
     if isinstance(method, Exact):
         raise ValueError(
             f"{size} have {needs}; max_table is {method.max_table:.3g} cells; {remedy}, or raise the budget, "

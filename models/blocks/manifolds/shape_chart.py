@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sidebayes.common.fields import check_integer, real_array, refuse_gaps
 
-from ..side_information.partial_labels import Groups
+from ..side_information.groups import Groups
 from . import preshape
 from .alignment import align_landmarks, refuse_degenerate, warn_of_odd
 from .covariates import warn_of_nothing_left

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 from ..collapsed import Batch, Fitted
 from ..label_inference.label_graph import LabelGraph
-from ..side_information.partial_labels import Groups
+from ..side_information.groups import Groups
 from .finite_mixture import FiniteMixture
 from .linked_categorical import LinkedCategorical
 from .row_densities import draw_rows, row_log_densities, varies_by_row

@@ -10,7 +10,7 @@ from jax import Array
 
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
-from ..side_information.partial_labels import Groups
+from ..side_information.groups import Groups
 from .salient_mixed import SalientMixed
 from .salient_normal import SalientNormal
 

@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.common.fields import check_integer, plain_array, real_array, refuse_unwritable
 from sidebayes.common.warnings import warn_user
 
+from .groups import Groups
 from .hard_links import low_first
 from .link_tables import RESERVED, as_same
-from .partial_labels import Groups, frozen
+from .partial_labels import frozen
 
 _MOST_POINTS = 2**31
 """Row numbers from here on would not fit into the integers that links are kept in."""

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.common.fields import check_integer, plain_array, point_table
 from sidebayes.common.files import as_path
 
+from .groups import Groups
 from .hard_links import low_first
 from .link_tables import as_same, read_links_table
 from .link_weights import check_pairs, flip_rate_weight, per_pair
-from .partial_labels import Groups, PartialLabels, as_partial_labels
+from .partial_labels import PartialLabels, as_partial_labels
 from .stated_pairs import StatedPairs
 
 __all__ = ["Links"]

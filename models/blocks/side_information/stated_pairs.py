@@ -15,6 +15,7 @@ from sidebayes.common.fields import chosen_rows
 from sidebayes.common.files import check_replaceable, write_table
 
 from .cells import cell
+from .groups import Groups
 from .hard_links import LinkReport, check_links, implied_pairs
 from .link_weights import (
     check_pairs,
@@ -25,7 +26,7 @@ from .link_weights import (
     per_pair,
     refuse_contradicting,
 )
-from .partial_labels import Groups, frozen
+from .partial_labels import frozen
 
 __all__ = ["StatedPairs"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from ...common.fields import Range, check_number
 from ...common.files import TABLES, as_path

@@ -12,11 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.models.blocks.manifolds.alignment import Alignment, align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
-from sidebayes.models.blocks.side_information.partial_labels import (
-    Groups,
-    frozen,
-    refuse_other_order,
-)
+from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
+from sidebayes.models.blocks.side_information.partial_labels import frozen
 
 from ...common.fields import chosen_rows, real_array
 from ...common.files import write_whole

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
 from sidebayes.models.blocks.manifolds.point_clouds.registration import register
 from sidebayes.models.blocks.manifolds.preshape import nearest_rotation
 from sidebayes.models.blocks.manifolds.shape_chart import shape_chart, whole_chart
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from ...common.fields import check_integer, real_array, refuse_gaps
 from .landmark_checks import check_subjects

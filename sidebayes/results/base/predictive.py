@@ -23,7 +23,8 @@ from sidebayes.guides.engines.problem.honoured import in_scan, is_outcome
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.starts import random_keys
 from sidebayes.models.blocks.collapsed import DrawsData, Fitted, unexpanded
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.groups import Groups
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ...runs import checks
 from ...runs.run import Run

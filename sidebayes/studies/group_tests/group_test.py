@@ -14,7 +14,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 
 from sidebayes.models.blocks.manifolds.alignment import align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
-from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
+from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
 
 from ...common.fields import Range, check_integer, check_number, check_seed, real_array, refuse_gaps
 from ...common.warnings import warn_user

@@ -13,7 +13,7 @@ from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
 from sidebayes.models.blocks.effects.densities.restricted import RestrictedEffects
 from sidebayes.models.blocks.effects.densities.small import cholesky, forward_solve
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from tests.support.draws import assert_moments
 from tests.support.effects import CODES, FACTORS, dense_covariance, small_table

@@ -14,8 +14,8 @@ from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
 from sidebayes.models.blocks.effects.densities.mixture import EffectsMixture
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from tests.reference import brute_force
 from tests.support.draws import assert_moments

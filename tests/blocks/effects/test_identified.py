@@ -14,7 +14,7 @@ from sidebayes.models.blocks.effects.identified import (
 )
 from sidebayes.models.blocks.effects.parameters import mixed_parameters
 from sidebayes.models.blocks.effects.priors import EffectsPrior
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from sidebayes.common.warnings import SideBayesWarning
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 from sidebayes.models.blocks.collapsed import Fitted
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from tests.support.draws import assert_moments
 from tests.support.effects import CODES, FACTORS, build, dense_covariance, derivatives, small_table

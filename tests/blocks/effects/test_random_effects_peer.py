@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 pytestmark = pytest.mark.usefixtures("x64")
 

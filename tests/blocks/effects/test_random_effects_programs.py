@@ -9,7 +9,7 @@ from numpyro import handlers
 from scipy.stats import multivariate_normal, norm
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
 from sidebayes.models.blocks.independent_mixture import as_collapsed
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from tests.support.effects import CODES, FACTORS, SUBJECT, build, dense_covariance
 

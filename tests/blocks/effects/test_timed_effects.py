@@ -7,7 +7,7 @@ import pytest
 from sidebayes.models.blocks.collapsed import Fitted
 from sidebayes.models.blocks.effects.densities.timed import TimedEffects
 from sidebayes.models.blocks.event_times import PiecewiseHazard
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 SCALE_TRIL = jnp.array([[0.8, 0.0], [0.3, 0.5]])
 ASSOCIATION = jnp.array([1.2, -0.7])

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from tests.support.effects import CODES, SUBJECT
 

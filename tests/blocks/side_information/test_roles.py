@@ -13,8 +13,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Held, Role, signature_of
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from sidebayes import CARDS
 from tests.support.cards import CLUSTERING, LONGITUDINAL

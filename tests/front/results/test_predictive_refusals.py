@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.groups import Groups
 
 import sidebayes as sb
 from tests.probes import data, models

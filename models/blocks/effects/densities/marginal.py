@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from ...side_information.partial_labels import Groups
+from ...side_information.groups import Groups
 from .random_effects import RandomEffects, log_integrals, precisions
 from .small import forward_solve
 from .sums import RowSums, row_sums

@@ -16,7 +16,7 @@ from numpyro.distributions import constraints
 from ...collapsed import Fitted, NamedArray
 from ...mixtures.finite_mixture import FiniteMixture
 from ...mixtures.linked_categorical import LinkedCategorical
-from ...side_information.partial_labels import Groups
+from ...side_information.groups import Groups
 from .marginal import effect_factors
 from .random_effects import log_integrals, moments, named_effects
 from .sums import RowSums, group_sums

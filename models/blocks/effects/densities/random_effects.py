@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ...collapsed import Collapsed, Fitted, NamedArray
-from ...side_information.partial_labels import Groups
+from ...side_information.groups import Groups
 from .basis import lower_basis
 from .small import cholesky, forward_solve, inverse, log_determinant
 

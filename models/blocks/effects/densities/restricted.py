@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ...collapsed import Fitted, NamedArray
-from ...side_information.partial_labels import Groups
+from ...side_information.groups import Groups
 from .marginal import Weighted, by_output, by_row, weighted
 from .random_effects import RandomEffects, named_effects, precisions
 from .small import cholesky, forward_solve, inverse, log_determinant

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from ...side_information.partial_labels import Groups
+from ...side_information.groups import Groups
 from .basis import least_squares, lower_basis
 
 __all__ = ["RowSums", "group_sums", "row_sums"]

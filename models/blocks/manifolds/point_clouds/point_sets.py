@@ -18,7 +18,7 @@ from sidebayes.common.fields import Range, check_number
 
 from ...block import Block, Observation
 from ...collapsed import Collapsed, Fitted, NamedArray
-from ...side_information.partial_labels import Groups
+from ...side_information.groups import Groups
 from ..kernel_distance import kernel_distance
 from .point_mixture import log_point_mixture
 

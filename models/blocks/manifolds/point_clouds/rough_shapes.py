@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from numpyro.distributions import Distribution
 
 from ...block import Block
-from ...side_information.partial_labels import Groups
+from ...side_information.groups import Groups
 from ..shape_chart import ShapeChart, spacing, whole_chart
 
 __all__ = ["LatentCoordinates", "chart_of_means", "check_registered", "nearby", "rough_shapes"]
