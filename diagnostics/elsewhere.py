@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from arviz_base import from_dict
+from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.fields import real_array
 
-__all__ = ["is_draws", "made_by", "read_draws"]
+__all__ = ["is_draws", "made_by", "matched_by_name", "read_draws"]
 
 _READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """Groups that are read."""
@@ -88,6 +89,55 @@ def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
     if bad:
         raise ValueError(f"{name} holds numbers that are not finite at the sites {bad}")
     return tree
+
+
+def matched_by_name(
+    draws: xr.DataArray, dims: Sequence[str], names: Mapping[str, ArrayLike]
+) -> NDArray:
+    """Draws of a site in the order that a fit has along each axis.
+
+    Names of both are matched. Where either has none, or numbers from 0 or 1, the order is taken to be the
+    same.
+
+    Parameters
+    ----------
+    draws : DataArray, shape (chain, draw, ...)
+    dims : sequence of str
+        Of the site in the fit, without these two.
+    names : mapping of str to array_like
+        By axis of the fit; those that are missing are numbered from 0.
+
+    Raises
+    ------
+    ValueError
+        If the names along an axis are not those of the fit.
+    """
+    values = draws.to_numpy()
+    for axis, (own, dim) in enumerate(zip(draws.dims[2:], dims, strict=False), 2):
+        size = values.shape[axis]
+        if own not in draws.coords or draws.coords[own].ndim != 1:
+            continue
+        given, numbers = draws.coords[own].to_numpy().astype(str), np.arange(size).astype(str)
+        wanted = np.asarray(names.get(dim, numbers)).astype(str)
+        if len(wanted) != size or (given == wanted).all():
+            continue
+        if sorted(given) == sorted(wanted) and len(set(given)) == size:
+            place = {name: number for number, name in enumerate(given)}
+            values = values.take([place[name] for name in wanted], axis=axis)
+        elif dim in names and sorted(wanted) != sorted(numbers) and not _numbered(given):
+            raise ValueError(
+                f"draws of {str(draws.name)!r} are of {given[:5].tolist()} along {own!r}, those of the fit "
+                f"of {wanted[:5].tolist()} along {dim!r}; give them the same names (assign_coords), or none "
+                f"(drop_vars({own!r})) if their order is the same"
+            )
+    return values
+
+
+def _numbered(names: NDArray) -> bool:
+    """Whether names are numbers from 0 or from 1."""
+    return any(
+        (names == np.arange(first, first + len(names)).astype(str)).all() for first in (0, 1)
+    )
 
 
 def _dataset(group: Any) -> xr.Dataset:

@@ -269,6 +269,9 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
         "sidebayes.Fit.from_draws(model, data, draws) gives a full fit."
         for name in map(str, elsewhere)
     ]
+    for name in map(str, elsewhere):
+        if apart := fits[name].tree["fit_info"].attrs["not_compared"]:
+            notes.append(f"{name} has {apart}: these variables were not compared.")
     said = headline(fits, frame, by_unit)
     return Comparison(
         frame.drop(columns=empty), tuple(notes), tuple(numbers[key] for key in sets), said

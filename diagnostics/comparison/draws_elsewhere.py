@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from sidebayes.guides.engines.base import Engine
 
-from ..elsewhere import made_by
+from ..elsewhere import made_by, matched_by_name
 from ..fitted import Fitted
 from ..symmetry.invariants import convergence, frozen_sites, is_still
 from ..trust.verdict import verdict
@@ -120,17 +120,22 @@ def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
     else:
         own = like.tree["posterior"]
         values = {n: own[n].isel(chain=0, draw=0, drop=True) for n in shared[str(best)]}
-        named = {
-            n: (("chain", "draw", *like_it.dims), posterior[n].to_numpy(), like_it.attrs)
-            for n, like_it in values.items()
-        }
+        named = {}
+        for n, site in values.items():
+            names = {str(dim): axis.to_numpy() for dim, axis in site.coords.items()}
+            drawn = matched_by_name(posterior[n], [*map(str, site.dims)], names)
+            named[n] = (("chain", "draw", *site.dims), drawn, site.attrs)
         out["posterior"] = xr.DataTree(xr.Dataset(named, attrs=dict(own.attrs)))
         out["observed_data"], out["constant_data"] = (
             like.tree[group].copy() for group in ("observed_data", "constant_data")
         )
         out.attrs.update(like.tree.attrs)
     _complete(out, tree, like)
-    out["fit_info"].attrs["frozen"] = json.dumps(_frozen(out["posterior"], like))
+    info = out["fit_info"].attrs
+    info["frozen"] = json.dumps(_frozen(out["posterior"], like))
+    info["not_compared"] = (
+        "" if best is None else _not_compared(posterior, fits, best, shared[best])
+    )
     return _Drawn(out, "" if like is None else like.method)
 
 
@@ -156,6 +161,23 @@ def _shared(posterior: xr.Dataset, own: Any) -> list[str]:
         for n, site in own.data_vars.items()
         if n in posterior and posterior[n].shape[2:] == site.shape[2:]
     ]
+
+
+def _not_compared(
+    posterior: xr.Dataset, fits: Mapping[str, Fitted], best: str, shared: Sequence[str]
+) -> str:
+    """Which variables either has alone, or of another shape; empty where there are none."""
+    own = [str(n) for n in fits[best].tree["posterior"].data_vars if n not in shared]
+    surplus = [str(n) for n in posterior.data_vars if n not in shared]
+    said = [f"no {_listed(own)} of the shape that {best} has"] * bool(own)
+    said += [f"{_listed(surplus)} beside what {best} has"] * bool(surplus)
+    return " and ".join(said)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names, the first five of many."""
+    rest = [f"{len(names) - 5} more"] if len(names) > 5 else []
+    return ", ".join([*names[:5], *rest])
 
 
 def _complete(out: xr.DataTree, tree: xr.DataTree, like: Fitted | None) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..fitted import Fitted
 from ..trust.facts import BADGES
 from ..trust.modes import height, same_question
-from .reference import starts_at_prior
+from .reference import is_untested, starts_at_prior
 
 __all__ = ["headline"]
 
@@ -106,9 +106,9 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
 def _doubt(name: str, fit: Fitted) -> list[str]:
     """The verdict on a fit where it is in doubt."""
     level, said = fit.verdict  # of a reference, which is not bad
-    if level == "good":
-        return []
-    return [f"but {name} itself calls for caution: {said.rstrip('.')}"]
+    doubts = [] if level == "good" else [f"itself calls for caution: {said.rstrip('.')}"]
+    doubts += ["was not tested against the model"] * is_untested(fit)
+    return [f"but {name} {' and '.join(doubts)}"] if doubts else []
 
 
 def _do(names: list[str], one: str, several: str) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "Reference",
     "choose_reference",
     "is_long_run",
+    "is_untested",
     "log_mass",
     "may_lead",
     "starts_at_prior",
@@ -57,8 +58,9 @@ def choose_reference(fits: Mapping[str, Fitted]) -> Reference:
     effective draws, or 100 per chain of a few chains; no lower bound of another fit exceeds its log
     evidence; it does not say itself that its draws missed a mode; and they do not hold far less mass than
     those of another (`log_mass`). Of those that
-    are left, a run of `sidebayes.reference` comes first, then one whose verdict is good, then one that
-    started at draws of the prior, then the one of lowest R-hat.
+    are left, a run of `sidebayes.reference` comes first, then fits before draws from elsewhere that were not
+    tested against a density, then one whose verdict is good, then one that started at draws of the prior,
+    then the one of lowest R-hat.
 
     Parameters
     ----------
@@ -90,9 +92,14 @@ def is_long_run(fit: Fitted) -> bool:
     return "reference" in fit.tree["fit_info"].attrs
 
 
-def _rank(fit: Fitted) -> tuple[bool, bool, bool, float]:
-    doubted = fit.verdict[0] != "good"
-    return not is_long_run(fit), doubted, not starts_at_prior(fit), fit.convergence["rhat"]
+def is_untested(fit: Fitted) -> bool:
+    """Whether these are draws from elsewhere without their model."""
+    return fit.run is None
+
+
+def _rank(fit: Fitted) -> tuple[bool, bool, bool, bool, float]:
+    first = not is_long_run(fit), is_untested(fit), fit.verdict[0] != "good"
+    return *first, not starts_at_prior(fit), fit.convergence["rhat"]
 
 
 def _few_draws(name: str, fit: Fitted) -> str:

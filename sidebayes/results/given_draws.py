@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sidebayes.diagnostics.elsewhere import made_by, read_draws
+from sidebayes.diagnostics.elsewhere import made_by, matched_by_name, read_draws
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws
 from sidebayes.guides.engines.given import GivenDraws
+from sidebayes.guides.engines.problem.declared import site_dims
 
 from ..runs.arguments import read_run
 from ..runs.execution import describe_given
 from ..runs.run import Run
+from ..runs.stored import coordinates
 
 __all__ = ["described"]
 
@@ -25,7 +27,12 @@ def described(
     named = dict(data) if isinstance(data, Mapping) else {}
     given = () if named else data if isinstance(data, tuple) else (data,)
     run = read_run(model, given, {**named, **arguments}, engine)
-    sites = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
+    with run.precision:
+        dims, names = site_dims(run.problem), coordinates(run)
+    sites = {
+        str(n): matched_by_name(v, dims.get(str(n), ()), names)
+        for n, v in tree["posterior"].data_vars.items()
+    }
     told = "sample_stats" in tree and "diverging" in tree["sample_stats"]
     diverging = tree["sample_stats"]["diverging"].to_numpy() if told else None
     return run, describe_given(run, sites, diverging)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -218,6 +219,12 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
     for role in (*signature.of_kind("table"), *signature.of_kind("labels")):
         if role.name in checked:
             check_order(role.name, given[role.name], role.runs_over(checked), checked)
+    first: dict[str, tuple[str, pd.Index]] = {}
+    for role in signature.data:
+        value = given.get(role.name)
+        if isinstance(index := getattr(value, "index", None), pd.Index):
+            name, wanted = first.setdefault(role.runs_over(checked), (role.name, index))
+            refuse_other_order(role.name, value, wanted, f"{name}.index")
     return checked
 
 

@@ -164,10 +164,10 @@ def as_groups(groups: ArrayLike | Groups) -> Groups:
     return groups if isinstance(groups, Groups) else Groups(groups)  # type: ignore[arg-type]
 
 
-def refuse_other_order(name: str, values: Any, names: Any) -> None:
+def refuse_other_order(name: str, values: Any, names: Any, order: str = "names") -> None:
     """Refuse a series or frame of pandas whose index has all names, but in another order.
 
-    Such data have been matched by position, and say themselves that they are not in that order.
+    Such data would be matched by position, and say themselves that they are not in that order.
 
     Parameters
     ----------
@@ -177,6 +177,8 @@ def refuse_other_order(name: str, values: Any, names: Any) -> None:
         Anything else than series and frames passes, and so do those with another index.
     names : array or index, or None
         In the order that values should have.
+    order : str
+        What holds them in that order, for messages.
 
     Raises
     ------
@@ -186,14 +188,15 @@ def refuse_other_order(name: str, values: Any, names: Any) -> None:
     if names is None or not isinstance(index, pd.Index) or len(index) != len(names):
         return
     wanted = pd.Index(names)
-    rows = wanted.get_indexer(index) if index.is_unique else np.zeros(0, int)
+    told = index.is_unique and wanted.is_unique
+    rows = wanted.get_indexer(index) if told else np.zeros(0, int)
     moved = np.flatnonzero(rows != np.arange(len(rows)))
     if len(moved) and (rows >= 0).all():
         first = int(moved[0])
         raise ValueError(
             f"{name} has {index[[first]].tolist()[0]!r} at place {first}, by its index, where "
-            f"{wanted[[first]].tolist()[0]!r} is expected; pass {name}.loc[names] with the names in order, "
-            f"or {name}.to_numpy() if its index means something else"
+            f"{wanted[[first]].tolist()[0]!r} is expected; pass {name}.loc[{order}], or "
+            f"{name}.to_numpy() if its index means something else"
         )
 
 

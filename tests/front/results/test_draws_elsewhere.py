@@ -1,11 +1,15 @@
 """Draws made elsewhere: a row of a comparison without the model, a full fit with it."""
 
+from typing import Annotated
+
 import arviz_base
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax import random
+from jax.typing import ArrayLike
 from numpyro.infer import MCMC, NUTS
 
 import sidebayes
@@ -222,3 +226,78 @@ def test_a_support_of_one_point_is_not_frozen():
     assert "no" not in frame["trust"].tolist()
     assert "are the same" not in again.verdict[1]
     assert "not tested" not in again.verdict[1]
+
+
+def test_untested_draws_are_no_reference_beside_a_fit(fit, mcmc):
+    raw = arviz_base.from_dict({"posterior": sites(mcmc)})
+    engine = sidebayes.NUTS(num_warmup=300, num_samples=500, num_chains=4)
+    doubted = sidebayes.fit(normal, X, engine=engine, progress=False)
+    doubted.tree["sample_stats"]["diverging"][0, :3] = True
+    assert doubted.verdict[0] == "caution"
+    table = sidebayes.compare({"raw": raw, "ours": doubted})
+    assert table.frame["trust"].to_dict() == {"raw": "agrees", "ours": "reference"}
+    point = sidebayes.fit(normal, X, engine="map", progress=False)
+    alone = sidebayes.compare({"raw": raw, "mode": point})
+    assert alone.frame.loc["raw", "trust"] == "reference"
+    assert "but raw was not tested against the model" in alone.headline
+
+
+def test_variables_that_are_not_compared_are_named(fit, mcmc):
+    own = sites(mcmc)
+    part = {"mean": own["mean"], "scale": own["sd"] + 100.0}
+    table = sidebayes.compare({"ours": fit, "part": arviz_base.from_dict({"posterior": part})})
+    assert (
+        "part has no double, sd of the shape that ours has and scale beside what ours has: these "
+        "variables were not compared." in table.notes
+    )
+    whole = sidebayes.compare({"ours": fit, "all": arviz_base.from_dict({"posterior": own})})
+    assert not any("not compared" in note for note in whole.notes)
+
+
+def regression(y: Annotated[ArrayLike, "rows"], z: Annotated[ArrayLike, "rows terms"]):
+    prior = dist.Normal(0.0, 5.0).expand([z.shape[1]]).to_event(1)
+    slope = numpyro.sample("slope", prior, infer={"event_dims": ["terms"]})
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(z @ slope, 1.0), obs=y)
+
+
+def test_names_along_axes_are_matched():
+    rng = np.random.default_rng(0)
+    z = pd.DataFrame(rng.normal(size=(30, 2)), columns=["p", "q"])
+    y = 3 * z["p"] + rng.normal(size=30)
+    engine = sidebayes.NUTS(num_warmup=300, num_samples=300, num_chains=4)
+    ours = sidebayes.fit(regression, y, z, engine=engine, progress=False)
+    drawn = ours.tree["posterior"]["slope"].to_numpy()
+
+    def named(values, *names):
+        group = {"posterior": {"slope": values}}
+        return arviz_base.from_dict(group, coords={"term": [*names]}, dims={"slope": ["term"]})
+
+    for given in (named(drawn[..., ::-1], "q", "p"), named(drawn, 1, 2), named(drawn, "p", "q")):
+        table = sidebayes.compare({"ours": ours, "theirs": given})
+        assert table.frame.loc["theirs", "shift"] == 0.0
+        found = sidebayes.Fit.from_draws(regression, (y, z), given)
+        np.testing.assert_array_equal(found.tree["posterior"]["slope"], drawn)
+    other = named(drawn, "p", "r")
+    for ask in (
+        lambda: sidebayes.compare({"ours": ours, "theirs": other}),
+        lambda: sidebayes.Fit.from_draws(regression, (y, z), other),
+    ):
+        with pytest.raises(ValueError, match=r"draws of 'slope' are of \['p', 'r'\] along 'term'"):
+            ask()
+
+
+def test_rows_in_another_order_are_refused():
+    rng = np.random.default_rng(0)
+    z = pd.DataFrame(
+        rng.normal(size=(30, 2)), columns=["p", "q"], index=[f"s{n}" for n in range(30)]
+    )
+    y = 3 * z["p"] + rng.normal(size=30)
+    given = {"engine": "map", "progress": False}
+    found = sidebayes.fit(regression, y, z, **given).params["slope"]
+    with pytest.raises(ValueError, match=r"z has 's0' at place 0.*pass z.loc\[y.index\]"):
+        sidebayes.fit(regression, y.sort_values(), z, **given)
+    for other in (y.to_numpy(), y.reset_index(drop=True), pd.concat([y] * 2).iloc[:30]):
+        np.testing.assert_allclose(
+            sidebayes.fit(regression, other, z, **given).params["slope"], found
+        )
