@@ -98,6 +98,10 @@ class AskedFit(Fitted, Protocol):
     """A fit with what tables and pictures ask of it beside its facts."""
 
     @property
+    def bic(self) -> float:
+        """Bayesian information criterion of a mode; raises ValueError where it has none."""
+
+    @property
     def picture(self) -> str | None:
         """What `plot` draws."""
 

@@ -15,6 +15,7 @@ from sidebayes.common.fields import refuse_unwritable
 from ..fitted import AskedFit
 from ..trust.modes import lower_modes, same_data
 from .headline import headline
+from .information import information
 from .left_out import leave_one_out
 from .measure import measure
 from .rows import row_of
@@ -30,6 +31,7 @@ _HEADINGS = {
     "log_joint": "log joint",
     "log_evidence": "log evidence",
     "evidence": "evidence is",
+    "bic": "BIC",
     "elpd_loo": "LOO elpd",
     "bad_k": "high k",
     "rhat": "R-hat",
@@ -70,7 +72,7 @@ class Comparison:
         ``method``, ``engine``; ``ari``, ``nmi``, ``accuracy`` where the truth is known;
         ``log_joint`` of the best point found, with the change-of-variables term for engines that
         work in unconstrained space, so compare it within an engine only; ``log_evidence``
-        and whether ``evidence`` is an estimate or a lower bound;
+        and whether ``evidence`` is an estimate or a lower bound; ``bic`` of modes, see `Fit.bic`;
         ``elpd_loo``, leaving out one connected set at a time, NaN ("do not use") where ``bad_k``, the share
         of them whose Pareto k is too high for the number of draws, is not zero (see `Fit.loo`);
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
@@ -252,7 +254,11 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
     lower = lower_modes(fits)
     measured, passed_over = measure(fits)
     left_out, said_of_these, by_unit = leave_one_out(fits)
-    rows = {name: row_of(fit) | left_out[name] | measured[name] for name, fit in fits.items()}
+    bic, said_of_bic, bic_by_fit = information(fits)
+    rows = {
+        name: row_of(fit) | {"bic": bic[name]} | left_out[name] | measured[name]
+        for name, fit in fits.items()
+    }
     frame = pd.DataFrame.from_dict(rows, orient="index")
     texts = [name for name in frame if _is_text(str(name))]
     frame = frame.fillna(dict.fromkeys(texts, ""))
@@ -263,7 +269,7 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
         empty = [c for c in empty if c != "elpd_loo"]
     sets = [same_data(fit) for fit in fits.values()]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
-    notes = [*lower.values(), *passed_over, *said_of_these]
+    notes = [*lower.values(), *passed_over, *said_of_these, *said_of_bic]
     notes += [
         f"{name} was drawn elsewhere: labels, log densities and evidence need the model, and are blank; "
         "sidebayes.Fit.from_draws(model, data, draws) gives a full fit."
@@ -272,7 +278,7 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
     for name in map(str, elsewhere):
         if apart := fits[name].tree["fit_info"].attrs["not_compared"]:
             notes.append(f"{name} has {apart}: these variables were not compared.")
-    said = headline(fits, frame, by_unit)
+    said = headline(fits, frame, by_unit, bic_by_fit)
     return Comparison(
         frame.drop(columns=empty), tuple(notes), tuple(numbers[key] for key in sets), said
     )
@@ -292,6 +298,7 @@ def _text(column: str, value: Any) -> str:
     if column in (
         "log_joint",
         "log_evidence",
+        "bic",
         "elpd_loo",
         "compile_s",
         "run_s",

@@ -26,11 +26,16 @@ _SMALL_GAP, _SURE = 4.0, 2.0
 """Differences of elpd that are small, or below so many of their standard errors, tell nothing: Sivula,
 Magnusson, Matamoros and Vehtari (2020), arXiv:2008.10296."""
 
+_POSITIVE = 2.0
+"""Differences of BIC below which evidence is not worth more than a bare mention: Raftery (1995), Sociol.
+Methodol. 25, 111-163."""
+
 
 def headline(
     fits: Mapping[str, Fitted],
     frame: pd.DataFrame,
     scores: Mapping[str, NDArray[np.float64]],
+    bics: Mapping[str, float],
 ) -> str:
     """Which run to use, and why, in one sentence; of several models or data sets, a part for each.
 
@@ -43,6 +48,8 @@ def headline(
         Rows of the fits, with a column ``trust``.
     scores : mapping of str to ndarray
         Leave-one-out scores by unit of the fits that can be compared by them.
+    bics : mapping of str to float
+        Bayesian information criteria of the modes that can be compared by them.
     """
     questions: dict[tuple, list[str]] = {}
     for name, fit in fits.items():
@@ -51,6 +58,8 @@ def headline(
     parts = [_advice({n: fits[n] for n in names}, frame) for names in asked if len(names) > 1]
     if len(questions) > 1 and len(scores) > 1:
         parts.append(_prediction(scores, fits))
+    if len(bics) > 1 and len({same_question(fits[name]) for name in bics}) > 1:
+        parts.append(_criterion(bics, fits))
     if alone := {names[0]: fits[names[0]] for names in asked if len(names) == 1}:
         parts.append(_alone(alone))
     text = "; ".join(parts)
@@ -135,6 +144,21 @@ def _prediction(scores: Mapping[str, NDArray[np.float64]], fits: Mapping[str, Fi
     return (
         f"LOO does not tell {_list([best, *tied])} apart: the elpd of {best} is {above(tied)}{rest}"
     )
+
+
+def _criterion(bics: Mapping[str, float], fits: Mapping[str, Fitted]) -> str:
+    """What BIC says of modes of several models, and of a best one in doubt."""
+    best = min(bics, key=bics.__getitem__)
+    gaps = {
+        n: bics[n] - bics[best] for n in bics if same_question(fits[n]) != same_question(fits[best])
+    }
+    tied = [n for n, gap in gaps.items() if gap < _POSITIVE]
+    if tied:
+        return f"BIC does not tell {_list([best, *tied])} apart"
+    nearest = min(gaps, key=gaps.__getitem__)
+    level = fits[best].verdict[0]
+    doubt = "" if level == "good" else f", though its own verdict is “{BADGES[level]}”"
+    return f"BIC prefers {best}, by {gaps[nearest]:.1f} over {nearest}{doubt}"
 
 
 def _list(names: Sequence[str] | Mapping[str, Fitted]) -> str:

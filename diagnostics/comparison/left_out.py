@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..fitted import AskedFit, Fitted
 
-__all__ = ["leave_one_out"]
+__all__ = ["leave_one_out", "what_is_scored"]
 
 
 def leave_one_out(
@@ -52,7 +52,7 @@ def leave_one_out(
             unusable.append(f"{name} ({wide} of {found.n_data_points} units)")
             continue
         rows[name]["elpd_loo"] = float(found.elpd)
-        scored.setdefault(_what_is_scored(fit), {})[name] = np.asarray(found.elpd_i)
+        scored.setdefault(what_is_scored(fit), {})[name] = np.asarray(found.elpd_i)
     if unusable:
         notes.append(
             f"LOO elpd is not to be used of {', '.join(unusable)}, where Pareto k is too high; "
@@ -77,7 +77,7 @@ def leave_one_out(
     return rows, notes, next(iter(scored.values())) if len(scored) == 1 else {}
 
 
-def _what_is_scored(fit: Fitted) -> tuple[Any, ...]:
+def what_is_scored(fit: Fitted) -> tuple[Any, ...]:
     """Data whose density is scored, and their units, with the links that are part of the units."""
     constant = fit.tree["constant_data"]
     units = [v.to_numpy() for n, v in constant.data_vars.items() if str(n).startswith("unit")]

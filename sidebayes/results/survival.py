@@ -19,6 +19,7 @@ from sidebayes.models.blocks.event_times import PiecewiseHazard
 from sidebayes.models.blocks.side_information.groups import refuse_other_order
 
 from ..common.fields import real_array
+from ..common.warnings import warn_user
 from ..runs.checks import check_dims
 from ..runs.run import Run
 from .base.fit_base import FitBase
@@ -28,6 +29,9 @@ from .base.predictions import over_draws
 from .base.predictive import fill_tables
 
 __all__ = ["event_times", "survival"]
+
+_FAR = 1.1
+"""Times the last one seen from which on a curve is an extrapolation."""
 
 
 def event_times(fit: FitBase) -> str | None:
@@ -68,6 +72,11 @@ def survival(
         ``mean``, ``lower`` and ``upper`` over draws of the parameters, by subject and time. The
         interval of a point estimate has no width.
 
+    Warns
+    -----
+    SideBayesWarning
+        If a time is beyond the last one seen by more than a tenth: the last hazard goes on there.
+
     Raises
     ------
     ValueError
@@ -89,6 +98,12 @@ def survival(
     names = _subjects_of(run, number)
     refuse_other_order("since", since, names)
     at, until = _times("times", times, (-1,)), _times("since", since, (number,))
+    last = float(fit.tree["observed_data"][found].max())
+    if at.max(initial=0.0) > _FAR * last:
+        warn_user(
+            f"times up to {at.max():g} lie beyond {last:g}, the last time that was seen: the hazard of the "
+            "last interval goes on there, which no data support"
+        )
 
     def hazards(trace: dict, layout: Any, owners: dict) -> Array:
         fn = _fn_of(trace[found])

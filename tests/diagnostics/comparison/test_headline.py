@@ -73,9 +73,9 @@ def test_a_run_in_doubt_is_not_recommended_without_its_doubt():
     fits = {"a": sampled(1), "b": of_another_model(2)}
     scores = {"a": np.zeros(100), "b": np.full(100, 0.3)}
     frame = pd.DataFrame({"trust": ""}, index=list(fits))
-    assert "LOO prefers b" in headline(fits, frame, scores)
+    assert "LOO prefers b" in headline(fits, frame, scores, {})
     assert "above that of a, though its own verdict is “with caution”" in headline(
-        fits, frame, scores
+        fits, frame, scores, {}
     )
 
 
@@ -117,13 +117,15 @@ def test_predictions_are_told_apart_beyond_two_errors(gap, said):
     noise = np.tile([1.0, -1.0], 50)
     scores = {"a": noise, "b": np.full(100, gap), "c": noise - 1.0}
     frame = pd.DataFrame({"trust": ""}, index=list(fits))
-    assert said in headline(fits, frame, scores)
+    assert said in headline(fits, frame, scores, {})
 
 
 def test_gaps_of_a_few_nats_tell_nothing():
     fits = {"a": sampled(1), "b": of_another_model(2)}
     scores = {"a": np.zeros(100), "b": np.full(100, 0.03)}
-    assert "does not tell" in headline(fits, pd.DataFrame({"trust": ""}, index=["a", "b"]), scores)
+    assert "does not tell" in headline(
+        fits, pd.DataFrame({"trust": ""}, index=["a", "b"]), scores, {}
+    )
 
 
 def test_modes_whose_likelihood_was_not_computed_are_not_ranked():

@@ -1,0 +1,51 @@
+"""BIC in a comparison: of modes, of the same data, and what the first line makes of it."""
+
+import numpy as np
+import pytest
+
+import sidebayes
+
+RNG = np.random.default_rng(0)
+X = np.concatenate([RNG.normal(-4, 1, (40, 2)), RNG.normal(4, 1, (40, 2))])
+
+
+def fitted(number, x=X, engine="em", **given):
+    return sidebayes.fit("gmm", x, num_clusters=number, engine=engine, progress=False, **given)
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return {f"{number}": fitted(number) for number in (1, 2, 3)}
+
+
+def test_bic_of_modes_is_compared(fits):
+    table = sidebayes.compare(fits)
+    for name, fit in fits.items():
+        assert table.frame.loc[name, "bic"] == fit.bic
+    nearest = min((fits[n].bic - fits["2"].bic, n) for n in ("1", "3"))
+    assert table.headline.startswith(f"BIC prefers 2, by {nearest[0]:.1f} over {nearest[1]}")
+    assert f"{fits['2'].bic:.1f}" in str(table)
+
+
+def test_a_small_difference_tells_nothing(fits):
+    copies = {"2": fits["2"], "tied": fitted(2, covariance="tied")}
+    gap = abs(copies["2"].bic - copies["tied"].bic)
+    said = sidebayes.compare(copies).headline
+    assert ("BIC does not tell" in said) == (gap < 2.0)
+    same = sidebayes.compare({"em": fits["2"], "map": fitted(2, engine="map")})
+    assert "BIC" not in same.headline
+
+
+def test_other_data_are_not_compared(fits):
+    table = sidebayes.compare({"2": fits["2"], "half": fitted(2, X[::2])})
+    assert "BIC" not in table.headline
+    assert (
+        "BIC cannot be compared between 2 and half: they are of other data or units." in table.notes
+    )
+
+
+def test_draws_have_no_bic(fits):
+    engine = sidebayes.BlockedGibbs(num_warmup=20, num_samples=20, num_chains=2)
+    table = sidebayes.compare({"2": fits["2"], "draws": fitted(2, engine=engine)})
+    assert np.isnan(table.frame.loc["draws", "bic"])
+    assert table.frame.loc["2", "bic"] == fits["2"].bic
