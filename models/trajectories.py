@@ -12,14 +12,14 @@ from jax.typing import ArrayLike
 
 from .blocks.kernels.curve_checks import check_own, count_outputs
 from .blocks.kernels.curve_density import CurveDensity
-from .blocks.kernels.curve_setting import curve_anchors, curve_scales, curve_setting
+from .blocks.kernels.curve_setting import curve_anchors, curve_mean, curve_scales, curve_setting
 from .blocks.kernels.curves import Curves
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.sticks import check_truncation, stick_weights
-from .blocks.roles import Chosen, Truncation
+from .blocks.roles import Chosen, Held, Truncation
 from .blocks.side_information.groups import Groups, as_groups
 from .blocks.side_information.links import Links
 
@@ -40,7 +40,7 @@ def trajectories(
     amplitude: float | dist.Distribution | None = None,
     noise: ArrayLike | dist.Distribution | None = None,
     own: Collection[str] = (),
-    mean: ArrayLike = 0.0,
+    mean: Annotated[ArrayLike | None, Chosen(curve_mean), Held()] = None,
     concentration: float | dist.Distribution = 1.0,
     truncation: str = "closed",
     reading: str = "unnormalised",
@@ -92,8 +92,9 @@ def trajectories(
         None learns one of all: log-normal, median a fifth of the standard deviation of y.
     own : some of {"length_scale", "amplitude", "noise"}
         Learned parameters of which every cluster has its own.
-    mean : array_like, shape () or (num_outputs,)
-        Prior mean of the curves, to which they return far from data.
+    mean : array_like, shape () or (num_outputs,), optional
+        Prior mean of the curves, to which they return far from data. By default that of y, by output, where
+        the amplitude is left out too, and zero where it is given or has a prior.
     concentration : float or Distribution
         :math:`\alpha`.
     truncation : {"closed", "open"}

@@ -3,10 +3,11 @@
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.models.blocks.kernels.curve_starts import Setting
 
 import sidebayes as sb
-from tests.support.trajectories import SCALES, T, Y, fit
+from tests.support.trajectories import SCALES, SUBJECT, T, Y, fit
 
 
 @pytest.mark.parametrize(
@@ -109,3 +110,24 @@ def test_scales_and_anchors_of_other_sizes_are_refused(options, message):
     given = {"inputs": T, "num_clusters": 2, "progress": False} | SCALES | options
     with pytest.raises(ValueError, match=message):
         sb.fit("trajectories", Y, **given)
+
+
+def test_curves_return_to_the_mean_of_outcomes_where_scales_are_learned():
+    free = dict.fromkeys(SCALES)
+    two = np.column_stack([Y, 3 * Y])
+    near, far = (fit(two + offset, T, subjects=SUBJECT, **free) for offset in (0.0, [500.0, -80.0]))
+    np.testing.assert_allclose(near.run.options["mean"], two.mean(axis=0))
+    np.testing.assert_allclose(far.objective[0][-1], near.objective[0][-1], rtol=1e-4)
+    np.testing.assert_array_equal(near.labels(), far.labels())
+    later = {"inputs": [60.0], "subjects": [SUBJECT[0]]}
+    shift = far.forecast(**later)["mean"].to_numpy() - near.forecast(**later)["mean"].to_numpy()
+    np.testing.assert_allclose(shift.ravel(), [500.0, -80.0], rtol=1e-2)
+    assert "mean" not in fit(Y, T, amplitude=1.0, length_scale=3.0).run.options
+
+
+def test_other_outcomes_share_the_programs():
+    free = dict.fromkeys(SCALES)
+    fit(Y, T, subjects=SUBJECT, **free)
+    with counted_compilations() as names:
+        fit(Y + 3.0, T, subjects=SUBJECT, **free)
+    assert names == []

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import given_array, is_traced, real_array
+from sidebayes.common.fields import given_array, is_traced
 from sidebayes.common.warnings import warn_user
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "check_positive",
     "check_scale_shapes",
     "count_outputs",
+    "measured_mean",
     "warn_of_distance",
 ]
 
@@ -86,22 +87,26 @@ def check_inducing(inducing: Any) -> int:
 
 def check_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:
     """A finite prior mean of the curves, one number or one for each output."""
-    if isinstance(mean, Array):
-        return mean
-    value = real_array("mean", mean)
-    if value.shape not in ((), (num_outputs,)) or not np.isfinite(value).all():
+    value = given_array("mean", mean)
+    known = not is_traced(value)
+    if value.shape not in ((), (num_outputs,)) or (known and not np.isfinite(value).all()):
         raise ValueError(
             f"mean = {mean!r:.60}; expected a finite number, or one for each of several outputs"
         )
     return value
 
 
+def measured_mean(y: Any, observed: Any) -> Any:
+    """Mean of what was measured, shape () or (num_outputs,); zero of an output without a measurement."""
+    xp: Any = jnp if is_traced((y, observed)) else np
+    table = xp.asarray(y)
+    known = xp.ones(table.shape, bool) if observed is None else xp.asarray(observed) > 0
+    return xp.where(known, table, 0.0).sum(axis=0) / xp.maximum(known.sum(axis=0), 1)
+
+
 def warn_of_distance(name: str, y: Any, observed: Any, mean: Any, amplitude: Any) -> None:
     """Warn of outcomes whose mean is many amplitudes from the prior mean of the curves."""
-    table = np.asarray(y, float)
-    known = np.ones(table.shape, bool) if observed is None else np.asarray(observed) > 0
-    middle = np.where(known, table, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    away = np.abs(middle - mean).max() / np.max(amplitude)
+    away = np.abs(measured_mean(np.asarray(y, float), observed) - mean).max() / np.max(amplitude)
     if away > _FAR:
         given = np.asarray(mean).tolist()
         warn_user(

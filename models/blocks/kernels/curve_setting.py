@@ -25,12 +25,13 @@ from .curve_checks import (
     check_positive,
     check_scale_shapes,
     count_outputs,
+    measured_mean,
 )
 from .curve_starts import Setting
 from .curves import Scale
 from .stationary import as_columns, check_kernel, choose_anchors
 
-__all__ = ["curve_anchors", "curve_scales", "curve_setting"]
+__all__ = ["curve_anchors", "curve_mean", "curve_scales", "curve_setting"]
 
 _MOST_ANCHORS = 1000
 """Anchors up to which curves are exact unasked; a step takes the cube of their number."""
@@ -60,6 +61,8 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
         If exact curves need more than 1000, or `observed` holds other than ones and zeros.
     """
     check_measured(data.get("observed"), data.get("y"))
+    if options.get("mean") is not None:
+        check_mean(options["mean"], count_outputs(data.get("y")))
     inputs = as_columns(np.asarray(data["inputs"]))
     kernel, inducing = options.get("kernel", "rbf"), options.get("inducing")
     given = options.get("length_scale")
@@ -83,6 +86,23 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
     return anchors
 
 
+def curve_mean(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray | None:
+    """Prior mean of the curves where none is given: that of y, or None where the amplitude is given.
+
+    Parameters
+    ----------
+    data, options : mapping
+        Those of `trajectories` by name.
+
+    Returns
+    -------
+    ndarray, shape () or (num_outputs,)
+    """
+    if options.get("amplitude") is not None or data.get("y") is None:
+        return None
+    return np.asarray(measured_mean(data["y"], data.get("observed")))
+
+
 def curve_setting(
     y: ArrayLike | None,
     inputs: ArrayLike,
@@ -94,7 +114,7 @@ def curve_setting(
     length_scale: ArrayLike | dist.Distribution | None,
     amplitude: float | dist.Distribution | None,
     noise: ArrayLike | dist.Distribution | None,
-    mean: ArrayLike,
+    mean: ArrayLike | None,
 ) -> Setting:
     """Check what is seen of curves, and read typical scales off it where none are given.
 
@@ -107,6 +127,8 @@ def curve_setting(
     """
     num_outputs = count_outputs(y)
     check_measured(observed, y)
+    if mean is None:
+        mean = measured_mean(y, observed) if amplitude is None and y is not None else 0.0
     mean = check_mean(mean, num_outputs)
     check_scale_shapes(inputs, length_scale=length_scale, amplitude=amplitude)
     check_anchors(anchors, inputs)
@@ -127,9 +149,7 @@ def _typical_scales(y: Any, observed: Any, inputs: Any, *given: Any) -> dict[str
     if y is not None:
         table = xp.asarray(y)
         known = xp.ones(table.shape, bool) if observed is None else xp.asarray(observed) > 0
-        table = xp.where(known, table, 0.0)
-        middle = table.sum(axis=0) / xp.maximum(known.sum(axis=0), 1)
-        square = xp.where(known, (table - middle) ** 2, 0.0).sum()
+        square = xp.where(known, (table - measured_mean(y, observed)) ** 2, 0.0).sum()
         spread = xp.sqrt(square / xp.maximum(known.sum(), 1))
         spread = xp.where(spread == 0, 1.0, spread)
     default = xp.where(reach > 0, reach, 1.0) / 5, spread, spread / 5
