@@ -34,7 +34,12 @@ _needs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def machine_memory() -> int | None:
-    """Bytes of memory that the machine, or the container, has; None where the system does not say."""
+    """Bytes of memory that the machine, or the container, has, or the accelerator where there is one.
+
+    None where the system does not say.
+    """
+    if jax.default_backend() != "cpu":
+        return (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     found = None
     with suppress(AttributeError, OSError, ValueError):  # systems other than POSIX
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -77,8 +82,7 @@ def refuse_beyond_memory(what: str, need: int, sites: Mapping[str, Any]) -> None
         Naming what is needed and what there is.
     """
     have = machine_memory()
-    # accelerators have memory of their own, and say themselves when it is full
-    if have is None or need <= have or jax.default_backend() != "cpu":
+    if have is None or need <= have:
         return
     shapes = {
         name: jnp.shape(site["value"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -21,6 +23,20 @@ def fit(**given):
 
 def test_the_machine_says_how_much_it_has():
     assert memory.machine_memory() > 2**28
+
+
+@pytest.mark.parametrize(
+    ("told", "found"), [({"bytes_limit": 2000}, 2000), ({}, None), (None, None)]
+)
+def test_an_accelerator_has_memory_of_its_own(told, found, monkeypatch):
+    device = SimpleNamespace(memory_stats=lambda: told)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert memory.machine_memory() == found
+    if found:
+        with pytest.raises(FitError, match=r"a program needs 2e-06 GB of memory, .*has 2e-06 GB"):
+            memory.refuse_beyond_memory("a program", found + 1, {})
+    memory.refuse_beyond_memory("a program", 2000, {})
 
 
 @pytest.mark.parametrize(("have", "what"), [(1, "2 starting points"), (2000, "the program 'em'")])
