@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..base import EngineResult, FitError, Keeper, Problem, Status
 from ..plumbing.progress import piece_length
-from ..problem.density import abstract_trace, explain_nonfinite, latent_sites
+from ..problem.causes import advice, explain_nonfinite
+from ..problem.density import abstract_trace, latent_sites
 from ..steps.starts import initial_values, random_keys, starting_point
 
 __all__ = [
@@ -206,8 +207,8 @@ def check_finite(
     values = {name: found[0][name][draw, chain] for name in latent}
     blame = explain_nonfinite(problem, values) or otherwise
     raise FitError(
-        f"{title}: chain {chain} is where the log density cannot be used: {blame}; pass init= with "
-        "values inside the supports, or check the data of that site",
+        f"{title}: chain {chain} is where the log density cannot be used: {blame}; "
+        f"{advice(problem, blame)}",
         values,
     )
 
