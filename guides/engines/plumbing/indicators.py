@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax import Array
 from jax.core import Tracer
 from numpyro.distributions.distribution import COERCIONS
 from sidebayes.models.blocks.collapsed import Collapsed
 
-__all__ = ["indicators", "kept_indicators", "plain_support"]
+__all__ = ["indicators", "keep_indicators", "kept_indicators", "plain_support"]
 
 _WRAPPERS = dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution
 _MIXTURES = dist.MixtureGeneral | dist.MixtureSameFamily | Collapsed
@@ -44,9 +47,21 @@ def _with_indicator(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> dist.D
         return fn
     if isinstance(fn, dist.TransformedDistribution) and not _is_image(fn):
         _keep_indicator(fn.base_dist)
+        vars(fn).setdefault("_validate_sample", partial(_inside, fn))
+        _keep_indicator(fn)
     if not isinstance(fn, _WRAPPERS) and _moves(fn.support):
         _keep_indicator(fn)
     return fn
+
+
+def keep_indicators(fn: dist.Distribution) -> None:
+    """Have a distribution, and those that it is made of, give values outside any support no density.
+
+    For data that were not compared with supports that are the same at all parameters.
+    """
+    _keep_indicator(fn)
+    for part in _components(fn):
+        keep_indicators(part)
 
 
 def kept_indicators(fn: dist.Distribution) -> list[dist.Distribution]:
@@ -79,6 +94,16 @@ def _components(fn: dist.Distribution) -> Iterator[dist.Distribution]:
         for part in held if isinstance(held, list | tuple) else (held,):
             if isinstance(part, dist.Distribution):
                 yield part
+
+
+def _inside(fn: dist.TransformedDistribution, value: Array) -> Array:
+    """Which values a transformed distribution takes the support of its base to."""
+    at = value
+    for transform in reversed(fn.transforms):
+        at = transform.inv(at)
+    mask = fn.base_dist.support(at)
+    beyond = jnp.ndim(mask) - (jnp.ndim(value) - fn.event_dim)
+    return mask.all(axis=tuple(range(-beyond, 0))) if beyond > 0 else mask
 
 
 def _is_image(fn: dist.TransformedDistribution) -> bool:

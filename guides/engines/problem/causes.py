@@ -39,7 +39,7 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
     """
 
     @jax.jit
-    def by_site(params: dict, args: tuple) -> dict[str, tuple[Array, Array, Any]]:
+    def by_site(params: dict, args: tuple) -> dict[str, tuple[Array, Array | None, Any]]:
         found = {}
         for name, site in trace_model(problem, params, args).items():
             if site["type"] == "sample":
@@ -59,8 +59,10 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
 
 def _first_without(terms: Any, value: Any) -> str:
     """Where the first datum without density is, and its value."""
-    bad = np.argwhere(~np.isfinite(terms)) if np.ndim(terms) else ()
-    if not len(bad) or np.shape(value)[: np.ndim(terms)] != np.shape(terms):
+    if not np.ndim(terms) or np.shape(value)[: np.ndim(terms)] != np.shape(terms):
+        return ""
+    bad = np.argwhere(~np.isfinite(terms))
+    if not len(bad):
         return ""
     spot = tuple(map(int, bad[0]))
     datum = np.asarray(value)[spot]
@@ -68,12 +70,17 @@ def _first_without(terms: Any, value: Any) -> str:
     return f", as {len(bad)} of its {np.size(terms)} values have none, the first at {spot}: {shown}"
 
 
-def advice(problem: Problem, blame: str) -> str:
-    """What to do where the log density is finite at no start, which `explain_nonfinite` blames on sites."""
-    if blame.endswith(_FACTOR):
-        return "pass init= with values at which it is finite"
-    checked = "check the data of that site, or pass init= with values inside the supports"
-    return known_cause(problem) or checked
+def advice(problem: Problem, blame: str, *, takes_init: bool = True) -> str:
+    """What to do where the log density is finite at no start, which `explain_nonfinite` blames on sites.
+
+    `takes_init` tells whether the engine can be started elsewhere; others begin at the prior.
+    """
+    known = known_cause(problem)
+    if known is not None:
+        return known
+    what = "that factor" if blame.endswith(_FACTOR) else "the data of that site"
+    other = "pass init= with values at which it is finite" if takes_init else "widen the priors"
+    return f"check {what}, or {other}"
 
 
 def known_cause(problem: Problem) -> str | None:

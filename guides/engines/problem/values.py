@@ -35,6 +35,7 @@ __all__ = [
     "check_integers",
     "check_start",
     "check_values",
+    "edge_advice",
     "evaluated",
     "may_vanish",
     "mixing_log_weights",
@@ -83,6 +84,16 @@ def may_vanish(problem: Problem) -> bool:
             for site in sites
         )
     return bool(problem.notes["may_vanish"])
+
+
+def edge_advice(problem: Problem, otherwise: str) -> str:
+    """What to do where an approximation fails: `otherwise`, unless the density may be zero somewhere."""
+    if not may_vanish(problem):
+        return otherwise
+    return (
+        "the density is zero beyond the edge of a support or where a factor says so, and no normal "
+        "distribution or mode describes a posterior that ends at an edge; use NUTS, SMC or nested sampling"
+    )
 
 
 def _moves(problem: Problem, name: str) -> bool:

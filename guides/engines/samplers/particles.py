@@ -215,7 +215,7 @@ def check_prior_draws(
     blame = explain_nonfinite(problem, values) or "the likelihood is zero or not a number"
     raise FitError(
         f"{engine}: no draw of the prior has a finite likelihood ({blame}); "
-        f"{advice(problem, blame)}",
+        f"{advice(problem, blame, takes_init=False)}",
         values,
     )
 

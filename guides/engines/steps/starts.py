@@ -39,7 +39,14 @@ from ..problem.values import evaluated, may_vanish, trace_anywhere
 from .surrogate import allot, expectation, raise_surrogate
 from .updates import block_of, is_ours, plan_updates
 
-__all__ = ["has_walls", "initial_values", "num_candidates", "random_keys", "starting_point"]
+__all__ = [
+    "has_walls",
+    "initial_values",
+    "num_candidates",
+    "random_keys",
+    "starting_point",
+    "with_density",
+]
 
 _SEEDED_STEPS = 50
 """Gradients of L-BFGS that fit components without closed form to a partition."""
@@ -131,10 +138,10 @@ def initial_values(
         for name, shape in shapes.items()
     }
     if not seeded:
-        return _with_density(problem, starts, seed, clock)
+        return with_density(problem, starts, seed, clock)
     for name, values in prior_draws(latent, seed, num_starts // 2).items():
         starts[name][1::2] = values
-    starts = _with_density(problem, starts, seed, clock)
+    starts = with_density(problem, starts, seed, clock)
     return _distinct(starts if located else _seeded(problem, starts, seed, clock))
 
 
@@ -143,14 +150,16 @@ def has_walls(problem: Problem) -> bool:
     return not is_ours(problem) and may_vanish(problem)
 
 
-def _with_density(
+def with_density(
     problem: Problem, starts: dict[str, NDArray], seed: int, clock: Clock
 ) -> dict[str, NDArray]:
-    """Starts, those at which the density is zero replaced by draws of the prior at which it is not."""
+    """Starts, those at which the density is zero replaced by draws of the prior at which it is not.
+
+    All stay where there are no such draws.
+    """
     if not has_walls(problem):
         return starts
-    usable = have_density(problem, starts, clock)
-    lacking = np.flatnonzero(~usable)
+    lacking = np.flatnonzero(np.isneginf(log_densities(problem, starts, clock)))
     if not len(lacking):
         return starts
 
@@ -165,8 +174,8 @@ def _with_density(
     inputs = random_keys(seed, most_within(_SHARE, _PRIOR_DRAWS, each)), problem.args
     program = clock.counted(compiled("prior-starts", problem, None, build, *inputs, once=True))
     drawn = as_numpy(program(*inputs))
-    found = np.flatnonzero(have_density(problem, drawn, clock))
-    if not len(found):  # the engine says so, and which site is to blame
+    found = np.flatnonzero(np.isfinite(log_densities(problem, drawn, clock)))
+    if not len(found):
         return starts
     taken = found[np.arange(len(lacking)) % len(found)]
     for name, values in drawn.items():
@@ -189,16 +198,16 @@ def _prior_draw(problem: Problem, key: Array, args: tuple) -> dict[str, Array]:
     return {name: site["value"] for name, site in latent_sites(sites).items()}
 
 
-def have_density(problem: Problem, points: Mapping[str, Any], clock: Clock) -> NDArray[np.bool_]:
-    """At which points, along a leading axis, the log density is a finite number."""
+def log_densities(problem: Problem, points: Mapping[str, Any], clock: Clock) -> NDArray:
+    """Log joint density at points along a leading axis."""
 
     def build(bare: Problem) -> Callable:
         return lambda points, args: jax.lax.map(
-            lambda point: jnp.isfinite(log_joint(bare, point, args)), points, batch_size=AT_ONCE
+            lambda point: log_joint(bare, point, args), points, batch_size=AT_ONCE
         )
 
     inputs = dict(points), problem.args
-    program = clock.counted(compiled("have-density", problem, None, build, *inputs, once=True))
+    program = clock.counted(compiled("densities", problem, None, build, *inputs, once=True))
     return np.asarray(program(*inputs))
 
 
