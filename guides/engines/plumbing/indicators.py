@@ -18,6 +18,7 @@ from sidebayes.models.blocks.collapsed import Collapsed
 __all__ = ["indicators", "keep_indicators", "kept_indicators", "plain_support"]
 
 _WRAPPERS = dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution
+_LABELS = "labels", "_mixing_distribution"
 _MIXTURES = dist.MixtureGeneral | dist.MixtureSameFamily | Collapsed
 
 
@@ -41,8 +42,10 @@ def _with_indicator(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> dist.D
     """What NumPyro calls to make a distribution."""
     fn: dist.Distribution = type.__call__(cls, *args, **kwargs)
     if isinstance(fn, _MIXTURES):
-        for part in _components(fn):
-            if isinstance(fn, dist.MixtureGeneral) or jax.tree.leaves(part.support):
+        parts = list(_parts(fn))
+        unlike = len({type(plain_support(part.support)) for part in parts}) > 1
+        for part in parts:
+            if unlike or jax.tree.leaves(part.support):
                 _keep_indicator(part)
         return fn
     if isinstance(fn, dist.TransformedDistribution) and not _is_image(fn):
@@ -60,14 +63,14 @@ def keep_indicators(fn: dist.Distribution) -> None:
     For data that were not compared with supports that are the same at all parameters.
     """
     _keep_indicator(fn)
-    for part in _components(fn):
+    for part in _parts(fn):
         keep_indicators(part)
 
 
 def kept_indicators(fn: dist.Distribution) -> list[dist.Distribution]:
     """Distributions with an indicator, among a distribution and those that it is made of."""
     own = [fn] if vars(fn).get("_validate_args") else []
-    return own + [one for part in _components(fn) for one in kept_indicators(part)]
+    return own + [one for part in _parts(fn) for one in kept_indicators(part)]
 
 
 def _keep_indicator(fn: dist.Distribution) -> None:
@@ -89,8 +92,9 @@ def plain_support(support: Any) -> Any:
     return support
 
 
-def _components(fn: dist.Distribution) -> Iterator[dist.Distribution]:
-    for held in vars(fn).values():
+def _parts(fn: dist.Distribution) -> Iterator[dist.Distribution]:
+    """Distributions that one is made of, but for those of labels."""
+    for held in (held for name, held in vars(fn).items() if name not in _LABELS):
         for part in held if isinstance(held, list | tuple) else (held,):
             if isinstance(part, dist.Distribution):
                 yield part
