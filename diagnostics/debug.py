@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ import numpy as np
 from jax import Array
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing.clock import Clock
+from sidebayes.guides.engines.plumbing.indicators import indicators
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.problem.density import (
     collapsed_sites,
@@ -37,9 +40,11 @@ from sidebayes.guides.engines.problem.values import (
     admitted_values,
     evaluated,
     mixing_log_weights,
+    moving_sites,
     outside_support,
     unlikely_weights,
 )
+from sidebayes.guides.engines.steps.starts import with_density
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.groups import Groups
@@ -178,7 +183,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         yield from (Rung(name, "skipped", why) for name in ("density", "gradient"))
     else:
         for name, look in (
-            ("density", _density),
+            ("density", partial(_density, seed=seed)),
             ("gradient", _gradient),
             ("arguments", _arguments),
         ):
@@ -222,7 +227,8 @@ def _run(problem: Problem, seed: int) -> dict:
     rng = np.random.default_rng(seed)
     fill = filling(lambda shape: jnp.asarray(rng.uniform(-1.0, 1.0, shape)))
     seeded = handlers.seed(Honoured(problem.model), jax.random.key(seed))
-    return traced(handlers.substitute(seeded, substitute_fn=fill), problem.args, problem.kwargs)
+    with indicators():
+        return traced(handlers.substitute(seeded, substitute_fn=fill), problem.args, problem.kwargs)
 
 
 def _runs(problem: Problem, seed: int) -> tuple:
@@ -235,7 +241,8 @@ def _runs(problem: Problem, seed: int) -> tuple:
     def look() -> tuple:
         traces[:] = [_run(problem, seed + k) for k in range(_NUM_POINTS)]
         points = [_point(trace) for trace in traces]
-        return points, admitted_values(traces[0]), mixing_log_weights(traces[0])
+        moving = moving_sites(problem, traces[0])
+        return points, admitted_values(traces[0], moving), mixing_log_weights(traces[0])
 
     try:
         numbers = evaluated(look)
@@ -297,13 +304,30 @@ def _support(
     return Rung("support", "fail", found, remedy)
 
 
-def _density(problem: Problem, points: list[dict[str, Array]]) -> Rung:
+def _with_density(
+    problem: Problem, points: list[dict[str, Array]], seed: int
+) -> list[dict[str, Array]]:
+    """Points, those without density replaced by others where the model has such places."""
+    starts = {name: np.array([point[name] for point in points]) for name in points[0]}
+    starts = with_density(problem, starts, seed, Clock())
+    return [{n: jnp.asarray(v[k]) for n, v in starts.items()} for k in range(len(points))]
+
+
+def _density(problem: Problem, points: list[dict[str, Array]], seed: int) -> Rung:
+    """Log densities at the points, of which those without any are replaced where others have one."""
+
     @jax.jit
     def by_site(point: dict) -> dict[str, Array]:
         sites = trace_model(problem, point).items()
         return {n: sum_log_prob({n: site}) for n, site in sites if site["type"] == "sample"}
 
-    values = [{name: float(v) for name, v in by_site(point).items()} for point in points]
+    def at_points() -> list[dict[str, float]]:
+        return [{name: float(v) for name, v in by_site(point).items()} for point in points]
+
+    values = at_points()
+    if any(-np.inf in value.values() for value in values):
+        points[:] = _with_density(problem, points, seed)
+        values = at_points()
     bad = sorted({name for value in values for name in value if not np.isfinite(value[name])})
     if not bad:
         total = max(sum(value.values()) for value in values)

@@ -27,6 +27,7 @@ from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, KeptEngine, Status
 from sidebayes.guides.engines.given import GivenDraws, given_result
 from sidebayes.guides.engines.modes import MISSED_MODE, Modes, modes_missed
+from sidebayes.guides.engines.optimisers.edges_of_support import rising_at_edge
 from sidebayes.guides.engines.optimisers.elsewhere import mass_elsewhere
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
@@ -136,6 +137,8 @@ def _remarks(run: Run, found: _Found) -> tuple[str, ...]:
     """What the engine and the model say of the draws, and whether the draws missed a mode."""
     result, links = found.result, _doubted(run, found.derived)
     said = *result.remarks, *problems.remarks(run.problem, result.draws), *links
+    if run.engine.gives_point and result.is_mode:
+        said = *said, *filter(None, [rising_at_edge(run.problem, result)])
     turns = site_symmetries(run.problem)  # along these, other places are the same mode
     below = None
     if result.modes is not None and not run.engine.gives_point and not turns:

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from ..base import FitError, Problem
 from ..plumbing.programs import compiled
-from ..problem.causes import known_cause, remedy
-from ..problem.density import explain_nonfinite
+from ..problem.causes import advice, explain_nonfinite, known_cause, remedy
 from ..steps.surrogate import cluster_sizes, expectation
 
 __all__ = ["all_collapsed", "nowhere_finite"]
@@ -22,7 +21,7 @@ def nowhere_finite(problem: Problem, start: dict[str, NDArray]) -> FitError:
     """Error of a run whose log joint is finite at no start, of which one is given."""
     blame = explain_nonfinite(problem, start)
     return FitError(
-        f"EM: the log joint is not finite at any start ({blame}); {known_cause(problem) or _CHECK}",
+        f"EM: the log joint is not finite at any start ({blame}); {advice(problem, blame)}",
         start,
     )
 

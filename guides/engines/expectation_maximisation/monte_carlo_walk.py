@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ..base import FitError, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
-from ..problem.density import explain_nonfinite, place, sum_log_prob, unconstrained_start
+from ..problem.causes import explain_nonfinite
+from ..problem.density import place, sum_log_prob, unconstrained_start
 from ..problem.units import Layout, lay_out_units, log_joint_by_unit
 from ..samplers.chains import recording
 from ..samplers.hamiltonian.transitions import nuts_given

@@ -20,12 +20,11 @@ from ..modes import Modes, distinct_modes
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
-from ..problem.causes import known_cause
+from ..problem.causes import advice, explain_nonfinite
 from ..problem.density import (
     abstract_trace,
     as_numpy,
     deterministics,
-    explain_nonfinite,
     latent_supports,
     place,
     unconstrained_start,
@@ -401,8 +400,7 @@ def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str
     blame = explain_nonfinite(problem, point)
     if blame:
         return (
-            f"{title}: the log joint is not finite at any start: {blame}; "
-            f"{known_cause(problem) or 'check the data of that site, or pass init='}"
+            f"{title}: the log joint is not finite at any start: {blame}; {advice(problem, blame)}"
         )
     return (
         f"{title}: every start broke down on the way; pass init=, or a prior that keeps scales away "

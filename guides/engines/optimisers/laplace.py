@@ -38,6 +38,7 @@ from ..problem.importance import (
     visit,
     visit_ahead,
 )
+from ..problem.values import edge_advice
 from .ascent import Ascent, ascend
 from .moments import judge_draws
 from .optimise import need_curvature
@@ -148,7 +149,7 @@ class Laplace(KeptEngine):
         spheres = Spheres.at(problem, mode.free)
         across = spheres.along(orbits.normal)
         hessian = across.T @ ((hessian + hessian.T) / 2) @ across
-        lower = _factor(mode, hessian, across)
+        lower = _factor(problem, mode, hessian, across)
         step = cho_solve((lower, True), across.T @ gradient)
         rng = np.random.default_rng(seed)
         noise = rng.normal(size=(self.num_draws, len(step)))
@@ -223,7 +224,7 @@ def _refuse_no_mode(mode: Ascent) -> None:
         raise FitError(mode.message, mode.sites)
 
 
-def _factor(mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
+def _factor(problem: Problem, mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
     """Cholesky factor of the negative Hessian in the coordinates `across` the orbits.
 
     Raises
@@ -234,7 +235,8 @@ def _factor(mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
     if not np.isfinite(hessian).all():
         _refuse_no_mode(mode)
         raise FitError(
-            "Laplace: second derivatives are not finite where the ascent ended; use SVI or NUTS",
+            "Laplace: second derivatives are not finite where the ascent ended; "
+            + edge_advice(problem, "use SVI or NUTS"),
             mode.sites,
         )
     size = np.sqrt(np.abs(np.diag(hessian)))
@@ -254,7 +256,9 @@ def _factor(mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
     what = "a saddle" if curvature[0] < -_FLAT else "flat"
     raise FitError(
         f"Laplace: the posterior is {what} where the ascent ended (least relative curvature "
-        f"{curvature[0]:.2g}); the flattest direction lies {share[site]:.0%} in site {site!r}: give "
-        "it an informative prior, add starts (num_restarts), or use NUTS",
+        f"{curvature[0]:.2g}); the flattest direction lies {share[site]:.0%} in site {site!r}: "
+        + edge_advice(
+            problem, "give it an informative prior, add starts (num_restarts), or use NUTS"
+        ),
         mode.sites,
     )

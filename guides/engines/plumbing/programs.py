@@ -26,6 +26,7 @@ from ..machine.memory import are_maps_scarce, check_program
 from ..machine.shares import divided, is_spread, on_devices, replicated, whole
 from . import fingerprint
 from .identity import freeze, is_known, structure
+from .indicators import indicators
 from .store import ProgramStore, compile_anew, current_store
 
 __all__ = [
@@ -347,13 +348,19 @@ def _compile(
 def unchecked() -> Iterator[None]:
     """Trace without NumPyro's checks of values, unknown here, which would be compiled and ignored.
 
-    Matrix products of single precision are exact to it on accelerators too, whose own default keeps ten
-    bits of each factor, unless the user has set a precision.
+    Distributions whose support depends on parameters keep their own; see `indicators`. Matrix products of
+    single precision are exact to it on accelerators too, whose own default keeps ten bits of each factor,
+    unless the user has set a precision.
     """
     products = jax.config.jax_default_matmul_precision
     if products is None and jax.default_backend() != "cpu":
         products = "highest"
-    with tracing, numpyro.validation_enabled(False), jax.default_matmul_precision(products):
+    with (
+        tracing,
+        numpyro.validation_enabled(False),
+        indicators(),
+        jax.default_matmul_precision(products),
+    ):
         yield
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +17,70 @@ from sidebayes.models.blocks.label_inference import partition
 
 from ..base import Problem
 from .declared import declared_blocks, observed_table
-from .density import abstract_trace, collapsed_sites, finite_mixtures
+from .density import (
+    abstract_trace,
+    collapsed_sites,
+    finite_mixtures,
+    site_log_prob,
+    trace_model,
+)
+from .honoured import is_factor, is_outcome
 from .values import trace_anywhere
 
-__all__ = ["known_cause", "remedy"]
+__all__ = ["advice", "explain_nonfinite", "known_cause", "remedy"]
+
+_FACTOR = ", which is a factor"
+
+
+def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
+    """Name the sites whose log density is not finite at `params`, empty if all are finite.
+
+    Where single data have none, the first is named with its value.
+    """
+
+    @jax.jit
+    def by_site(params: dict, args: tuple) -> dict[str, tuple[Array, Array | None, Any]]:
+        found = {}
+        for name, site in trace_model(problem, params, args).items():
+            if site["type"] == "sample":
+                terms = site["fn"].log_prob(site["value"]) if is_outcome(site) else None
+                found[name] = site_log_prob(site), terms, site["value"]
+        return found
+
+    found = jax.device_get(by_site(dict(params), problem.args))
+    trace, said = abstract_trace(problem), []
+    for name, (total, terms, value) in found.items():
+        if np.isfinite(total):
+            continue
+        what = _FACTOR if is_factor(trace[name]) else _first_without(terms, value)
+        said.append(f"site {name!r} has log density {total}{what}")
+    return "; ".join(said)
+
+
+def _first_without(terms: Any, value: Any) -> str:
+    """Where the first datum without density is, and its value."""
+    if not np.ndim(terms) or np.shape(value)[: np.ndim(terms)] != np.shape(terms):
+        return ""
+    bad = np.argwhere(~np.isfinite(terms))
+    if not len(bad):
+        return ""
+    spot = tuple(map(int, bad[0]))
+    datum = np.asarray(value)[spot]
+    shown = repr(datum.tolist()) if datum.size <= 8 else "a long row"
+    return f", as {len(bad)} of its {np.size(terms)} values have none, the first at {spot}: {shown}"
+
+
+def advice(problem: Problem, blame: str, *, takes_init: bool = True) -> str:
+    """What to do where the log density is finite at no start, which `explain_nonfinite` blames on sites.
+
+    `takes_init` tells whether the engine can be started elsewhere; others begin at the prior.
+    """
+    known = known_cause(problem)
+    if known is not None:
+        return known
+    what = "that factor" if blame.endswith(_FACTOR) else "the data of that site"
+    other = "pass init= with values at which it is finite" if takes_init else "widen the priors"
+    return f"check {what}, or {other}"
 
 
 def known_cause(problem: Problem) -> str | None:

@@ -40,7 +40,6 @@ __all__ = [
     "collapsed_of",
     "collapsed_sites",
     "deterministics",
-    "explain_nonfinite",
     "filled",
     "filling",
     "finite_mixtures",
@@ -394,19 +393,6 @@ def deterministics(trace: Mapping[str, dict]) -> dict[str, Array]:
     """Values of the deterministic sites of a trace."""
     kind = "deterministic"  # whose values may be plain numbers
     return {n: jnp.asarray(site["value"]) for n, site in trace.items() if site["type"] == kind}
-
-
-def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
-    """Name the sites whose log density is not finite at `params`, empty if all are finite."""
-
-    @jax.jit
-    def by_site(params: dict, args: tuple) -> dict[str, Array]:
-        sites = trace_model(problem, params, args).items()
-        return {name: site_log_prob(site) for name, site in sites if site["type"] == "sample"}
-
-    found = {name: float(value) for name, value in by_site(dict(params), problem.args).items()}
-    bad = [f"site {n!r} has log density {v}" for n, v in found.items() if not np.isfinite(v)]
-    return "; ".join(bad)
 
 
 def collapsed_of(site: Mapping[str, Any]) -> Collapsed | None:

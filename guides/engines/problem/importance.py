@@ -29,6 +29,7 @@ from .density import (
     trace_model,
 )
 from .honoured import is_improper
+from .values import edge_advice
 
 __all__ = [
     "AT_ONCE",
@@ -165,11 +166,11 @@ def visit(
     log_density, sites = clock.run("visit", problem, AT_ONCE, _visiting, *given)
     if anywhere:
         return np.where(np.isfinite(log_density), log_density, -np.inf), as_numpy(sites)
-    refuse_infinite(np.asarray(log_density))
+    refuse_infinite(problem, np.asarray(log_density))
     return np.asarray(log_density), as_numpy(sites)
 
 
-def refuse_infinite(log_density: NDArray) -> None:
+def refuse_infinite(problem: Problem, log_density: NDArray) -> None:
     """Refuse an approximation with draws that have no density.
 
     Raises
@@ -181,7 +182,7 @@ def refuse_infinite(log_density: NDArray) -> None:
     if broken:
         raise FitError(
             f"the log density is not finite at {broken} of {len(log_density)} draws of the approximation, "
-            "which reaches too far out; tighten the priors, or use NUTS"
+            f"which reaches too far out; {edge_advice(problem, 'tighten the priors, or use NUTS')}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -17,26 +17,30 @@ from numpyro.distributions import biject_to
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 
 from ..base import Problem
+from ..plumbing.indicators import kept_indicators, plain_support
 from ..plumbing.programs import unchecked
 from .density import (
     abstract_trace,
     filled,
     filling,
+    is_latent,
     latent_sites,
     sum_log_prob,
     traced,
 )
-from .honoured import explaining_numbers, is_outcome, mask_of
+from .honoured import explaining_numbers, is_factor, is_outcome, live_inputs, mask_of
 
 __all__ = [
     "admitted_values",
     "check_integers",
     "check_start",
     "check_values",
+    "edge_advice",
     "evaluated",
+    "may_vanish",
     "mixing_log_weights",
+    "moving_sites",
     "outside_support",
-    "plain_support",
     "support_name",
     "trace_anywhere",
     "unlikely_weights",
@@ -46,19 +50,83 @@ _CLOSE = 1e-4
 """Relative distance at which a value outside a support, or a sum of weights, counts as rounded."""
 
 
-def admitted_values(trace: Mapping[str, dict]) -> dict[str, tuple[Any, Any]]:
-    """By observed site, its values, and which of them are finite and in its support, or masked."""
+def moving_sites(problem: Problem, trace: Mapping[str, dict] | None = None) -> frozenset[str]:
+    """Observed sites whose data may lie outside at some parameters, or outside some components.
+
+    Their supports depend on latent sites, or they are made of distributions with supports of their own.
+
+    Parameters
+    ----------
+    problem : Problem
+    trace : mapping of str to site, optional
+        Of this problem, run within a program; the abstract trace by default.
+    """
+    trace = abstract_trace(problem) if trace is None else trace
+    observed = {n: site["fn"] for n, site in trace.items() if is_outcome(site)}
+    kept = {n: found for n, fn in observed.items() if (found := kept_indicators(fn))}
+    return frozenset(
+        name for name, found in kept.items() if found != [observed[name]] or _moves(problem, name)
+    )
+
+
+def may_vanish(problem: Problem) -> bool:
+    """Whether the density may be zero in a part of the space, as far as distributions tell.
+
+    It may where data can lie outside a support, where NumPyro takes the support of a prior for larger
+    than it is, and where a factor says so.
+    """
+    if "may_vanish" not in problem.notes:
+        trace = abstract_trace(problem)
+        sites = [site for site in trace.values() if site["type"] == "sample"]
+        problem.notes["may_vanish"] = bool(moving_sites(problem)) or any(
+            is_factor(site)
+            or (is_latent(site) and kept_indicators(site["fn"]) not in ([], [site["fn"]]))
+            for site in sites
+        )
+    return bool(problem.notes["may_vanish"])
+
+
+def edge_advice(problem: Problem, otherwise: str) -> str:
+    """What to do where an approximation fails: `otherwise`, unless the density may be zero somewhere."""
+    if not may_vanish(problem):
+        return otherwise
+    return (
+        "the density is zero beyond the edge of a support or where a factor says so, and no normal "
+        "distribution or mode describes a posterior that ends at an edge; use NUTS, SMC or nested sampling"
+    )
+
+
+def _moves(problem: Problem, name: str) -> bool:
+    """Whether the support of an observed site depends on latent sites."""
+
+    def bounds(at: Array) -> list[Any]:
+        trace = _trace(problem, filling(lambda shape: jnp.full(shape, at)))
+        return jax.tree.leaves(trace[name]["fn"].support)
+
+    return bool(live_inputs(bounds, jnp.zeros(())))
+
+
+def admitted_values(
+    trace: Mapping[str, dict], moving: Collection[str] = ()
+) -> dict[str, tuple[Any, Any]]:
+    """By observed site, its values, and which of them are finite and in its support, or masked.
+
+    Sites of `moving_sites` have no support that holds everywhere; of their data finite values are admitted.
+    """
     return {
-        name: (site["value"], _admitted(site["fn"], site["value"]))
+        name: (site["value"], _admitted(site["fn"], site["value"], name in moving))
         for name, site in trace.items()
         if is_outcome(site)
     }
 
 
-def _admitted(fn: dist.Distribution, value: Any) -> Any:
-    finite = jnp.isfinite(value).all(axis=tuple(range(-fn.support.event_dim, 0)))
+def _admitted(fn: dist.Distribution, value: Any, moves: bool) -> Any:
+    event = tuple(range(-fn.event_dim if moves else -fn.support.event_dim, 0))
+    inside = jnp.isfinite(value).all(axis=event)
+    if not moves:
+        inside &= fn.support(value)
     mask = mask_of(fn)
-    return fn.support(value) & finite if mask is True else fn.support(value) & finite | ~mask
+    return inside if mask is True else inside | ~mask
 
 
 def outside_support(
@@ -151,13 +219,6 @@ def unlikely_weights(log_weights: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def plain_support(support: Any) -> Any:
-    """The constraint of single entries or events that one of several is made of."""
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return support
-
-
 def support_name(support: Any) -> str:
     """A constraint in a word or two."""
     return type(plain_support(support)).__name__.strip("_").lower()
@@ -176,7 +237,8 @@ def check_values(problem: Problem) -> None:
     def look() -> tuple:
         traces.append(trace_anywhere(problem))
         _check_types(traces[-1])
-        return admitted_values(traces[-1]), mixing_log_weights(traces[-1])
+        moving = moving_sites(problem)
+        return admitted_values(traces[-1], moving), mixing_log_weights(traces[-1])
 
     admitted, log_weights = evaluated(look)
     found = outside_support(traces[-1], admitted)

@@ -11,12 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import EngineResult, FitError, Keeper, Problem, Status
+from ..plumbing.programs import compiled
 from ..plumbing.progress import piece_length
-from ..problem.density import abstract_trace, explain_nonfinite, latent_sites
-from ..steps.starts import initial_values, random_keys, starting_point
+from ..problem.causes import advice, explain_nonfinite
+from ..problem.density import abstract_trace, latent_sites, unconstrained_start
+from ..problem.importance import flat_density
+from ..steps.starts import has_walls, initial_values, random_keys, starting_point
 
 __all__ = [
     "chain_shapes",
@@ -35,6 +39,9 @@ _SMALL = 4_000
 """Numbers of a small draw of all chains of a program."""
 
 _FIRST = 4
+
+_FACTORS = np.array([1.0, -1.0, 0.25, -0.25, 0.05, -0.05, 0.01, -0.01, 1e-3, -1e-3, 0.0])
+"""Of moves from a mode, in the order in which they are tried."""
 
 
 def chain_starts(
@@ -66,7 +73,30 @@ def chain_starts(
     # drawn here: compiled random numbers cost seconds; supports have no more freedom than this
     width = sum(value[0].size for value in point.values())
     noise = np.random.default_rng(seed).normal(scale=jitter, size=(num_chains, width))
-    return random_keys(seed, num_chains), noise.astype(jnp.result_type(float)), point
+    moves = noise.astype(jnp.result_type(float))
+    if jitter and has_walls(problem):
+        moves = _inside(problem, point, moves)
+    return random_keys(seed, num_chains), moves, point
+
+
+def _inside(problem: Problem, point: dict[str, NDArray], moves: NDArray) -> NDArray:
+    """Moves to where there is a density: as they are, or turned round or shortened until there is."""
+
+    def build(bare: Problem) -> Callable:
+        def one(given: tuple[dict, Array], args: tuple) -> Array:
+            point, move = given
+            flat, unravel = ravel_pytree(unconstrained_start(bare, point, args))
+            density = flat_density(bare, unravel(flat), args)
+            return jax.lax.map(
+                lambda factor: jnp.isfinite(density(flat + factor * move[: flat.size])), _FACTORS
+            )
+
+        return lambda points, moves, args: jax.lax.map(lambda at: one(at, args), (points, moves))
+
+    given = point, moves, problem.args
+    program, _ = compiled("inside", problem, None, build, *given, once=True)
+    chosen = _FACTORS[np.asarray(program(*given)).argmax(axis=1)]
+    return moves * chosen[:, None].astype(moves.dtype)
 
 
 def chain_shapes(problem: Problem, num_chains: int) -> tuple:
@@ -206,8 +236,8 @@ def check_finite(
     values = {name: found[0][name][draw, chain] for name in latent}
     blame = explain_nonfinite(problem, values) or otherwise
     raise FitError(
-        f"{title}: chain {chain} is where the log density cannot be used: {blame}; pass init= with "
-        "values inside the supports, or check the data of that site",
+        f"{title}: chain {chain} is where the log density cannot be used: {blame}; "
+        f"{advice(problem, blame)}",
         values,
     )
 

@@ -28,17 +28,18 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import run_all
+from ..problem.causes import advice, explain_nonfinite
 from ..problem.density import (
     abstract_trace,
     approximation,
     collapsed_sites,
     deterministics,
-    explain_nonfinite,
     latent_supports,
     place,
     sum_log_prob,
     unconstrained_start,
 )
+from ..steps.starts import has_walls
 from ..steps.updates import refuse_restricted
 from .chains import chain_shapes, chain_starts, draw_chains, recording, sampled
 from .hamiltonian.metric import MassMatrix
@@ -84,9 +85,8 @@ class Hamiltonian(KeptEngine, ABC):
     def _reach(self) -> float:
         """Setting that says how far a trajectory goes."""
 
-    @property
     @abstractmethod
-    def _follow(self) -> Callable:
+    def _follow(self, walls: bool) -> Callable:
         """Trajectories; see `until_turning`."""
 
     @abstractmethod
@@ -178,11 +178,14 @@ class Hamiltonian(KeptEngine, ABC):
     def _asked(self, name: str, problem: Problem) -> tuple:
         """Arguments of `compiled` and `compile_ahead`."""
         settings = self.name, self.num_warmup, self.target_accept, self.dense_mass, self._reach
-        return name, problem, settings, self._begin if name == "hmc-begin" else self._march
+        if name == "hmc-begin":
+            return name, problem, settings, self._begin
+        walls = has_walls(problem)
+        return name, problem, (*settings, walls), partial(self._march, walls)
 
-    def _kernel(self) -> tuple[Callable, Callable]:
+    def _kernel(self, walls: bool = False) -> tuple[Callable, Callable]:
         return hamiltonian(
-            self._follow,
+            self._follow(walls),
             self.num_warmup,
             target_accept=self.target_accept,
             dense_mass=self.dense_mass,
@@ -201,8 +204,8 @@ class Hamiltonian(KeptEngine, ABC):
 
         return begin
 
-    def _march(self, problem: Problem) -> Callable:
-        _, move = self._kernel()
+    def _march(self, walls: bool, problem: Problem) -> Callable:
+        _, move = self._kernel(walls)
 
         def one(state: Chain, args: tuple):
             @jax.jit
@@ -250,7 +253,7 @@ class Hamiltonian(KeptEngine, ABC):
         blame = explain_nonfinite(problem, values) or "its gradient is not finite"
         raise FitError(
             f"{self._title}: chain {first + chain} starts where the log density cannot be used: "
-            f"{blame}; pass init= with values inside the supports, or check the data of that site",
+            f"{blame}; {advice(problem, blame)}",
             values,
         )
 
@@ -313,9 +316,8 @@ class NUTS(Hamiltonian):
     def _reach(self) -> float:
         return self.max_tree_depth
 
-    @property
-    def _follow(self) -> Callable:
-        return until_turning(self.max_tree_depth)
+    def _follow(self, walls: bool) -> Callable:
+        return until_turning(self.max_tree_depth, walls=walls)
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
@@ -365,8 +367,7 @@ class HMC(Hamiltonian):
     def _reach(self) -> float:
         return self.trajectory_length
 
-    @property
-    def _follow(self) -> Callable:
+    def _follow(self, walls: bool) -> Callable:
         return of_one_length(self.trajectory_length)
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:

@@ -64,8 +64,7 @@ class MCLMC(Hamiltonian):
     def _reach(self) -> float:
         return self.trajectory_length
 
-    @property
-    def _follow(self) -> Callable:
+    def _follow(self, walls: bool) -> Callable:
         return isokinetic(self.trajectory_length)
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:

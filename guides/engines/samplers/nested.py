@@ -153,6 +153,7 @@ class NestedSlice(KeptEngine):
             live = state.live.particles
             outer, _ = jax.vmap(lambda tails, u: tails.outward(u))(state.tails, live.position)
             check_prior_draws(problem, "NestedSlice", outer, live.loglikelihood)
+            possible = np.isfinite(live.loglikelihood).sum(axis=1)
             state = keep.restore(state)
             fixed = problem.args, jnp.asarray(float(self.tol))
             limit = jnp.asarray(0)
@@ -169,7 +170,7 @@ class NestedSlice(KeptEngine):
                     lambda state: f"remaining evidence {float(_remaining(state).max()):.2g}",
                     keep.offer,
                 )
-                draws, log_evidence, variance, effective = self._weigh(state, seed)
+                draws, log_evidence, variance, effective = self._weigh(state, possible, seed)
             unnumbered = np.zeros((*draws.shape[:2], 0), int)
             chosen = draws, state.tails, unnumbered, problem.args
             asked = compiled("particles", problem, None, partial(finish, None), *chosen)
@@ -283,8 +284,14 @@ class NestedSlice(KeptEngine):
 
         return march
 
-    def _weigh(self, state: _Nest, seed: int) -> tuple[Array, NDArray, float, float]:
-        """Posterior draws of every run, its log evidence, the variance of that, and sample size."""
+    def _weigh(
+        self, state: _Nest, possible: NDArray, seed: int
+    ) -> tuple[Array, NDArray, float, float]:
+        """Posterior draws of every run, its log evidence, the variance of that, and sample size.
+
+        The part of the prior without likelihood is no sequence of contours: its volume is that of the first
+        points, of which `possible` have one.
+        """
         steps, particles = int(state.steps), state.live.particles
         count = np.tile(self.num_live - np.arange(self.num_delete), steps)
         count = np.concatenate([count, np.arange(self.num_live, 0, -1)])
@@ -300,11 +307,17 @@ class NestedSlice(KeptEngine):
                     np.asarray(particles.position[run])[order],
                 ]
             )
-            volume = np.cumsum(np.log(rng.uniform(size=(_VOLUMES, len(count)))) / count, axis=1)
-            padded = np.pad(np.exp(volume), ((0, 0), (1, 1)), constant_values=((0, 0), (1.0, 0.0)))
+            height = np.concatenate([dead, live[order]])
+            shrunk = np.log(rng.uniform(size=(_VOLUMES, len(count)))) / count
+            shrunk[:, ~np.isfinite(height)] = 0.0
+            first = np.ones((_VOLUMES, 1))
+            if possible[run] < self.num_live:
+                first = rng.beta(possible[run], self.num_live - possible[run], first.shape)
+            inside = first * np.exp(np.cumsum(shrunk, axis=1))
+            padded = np.concatenate([first, inside, np.zeros_like(first)], axis=1)
             with np.errstate(divide="ignore"):
                 width = np.log((padded[:, :-2] - padded[:, 2:]) / 2)
-            log_weight = width + np.concatenate([dead, live[order]])
+            log_weight = np.where(np.isfinite(height), width + height, -np.inf)
             total = np.logaddexp.reduce(log_weight, axis=1)
             weight = np.exp(log_weight - total[:, None]).mean(axis=0)
             at = (np.arange(self.num_samples) + rng.uniform()) / self.num_samples

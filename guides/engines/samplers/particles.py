@@ -20,11 +20,10 @@ from sidebayes.models.blocks.block_facts import Improper
 from sidebayes.common.warnings import warn_user
 
 from ..base import Evidence, FitError, Problem
-from ..problem.causes import known_cause
+from ..problem.causes import advice, explain_nonfinite
 from ..problem.density import (
     abstract_trace,
     deterministics,
-    explain_nonfinite,
     latent_sites,
     place,
     sum_log_prob,
@@ -216,7 +215,7 @@ def check_prior_draws(
     blame = explain_nonfinite(problem, values) or "the likelihood is zero or not a number"
     raise FitError(
         f"{engine}: no draw of the prior has a finite likelihood ({blame}); "
-        f"{known_cause(problem) or 'check the data of that site'}",
+        f"{advice(problem, blame, takes_init=False)}",
         values,
     )
 

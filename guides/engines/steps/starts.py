@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
+from numpyro import handlers
 from numpyro.distributions import constraints
 from scipy.special import expit
 from sidebayes.models.blocks.block_facts import Starting, TakesMissing, Typical
@@ -28,14 +29,24 @@ from ..problem.density import (
     filling,
     finite_mixtures,
     latent_sites,
+    log_joint,
     traced,
 )
+from ..problem.honoured import Honoured, is_improper
+from ..problem.importance import AT_ONCE
 from ..problem.prior_draws import prior_draws
-from ..problem.values import evaluated, trace_anywhere
+from ..problem.values import evaluated, may_vanish, trace_anywhere
 from .surrogate import allot, expectation, raise_surrogate
-from .updates import block_of, plan_updates
+from .updates import block_of, is_ours, plan_updates
 
-__all__ = ["initial_values", "num_candidates", "random_keys", "starting_point"]
+__all__ = [
+    "has_walls",
+    "initial_values",
+    "num_candidates",
+    "random_keys",
+    "starting_point",
+    "with_density",
+]
 
 _SEEDED_STEPS = 50
 """Gradients of L-BFGS that fit components without closed form to a partition."""
@@ -48,6 +59,12 @@ _ENTRIES = 100_000
 
 _SHARE = 0.05
 """Share of the memory that starts may take before fewer are drawn."""
+
+_PRIOR_DRAWS = 1000
+"""Draws of the prior among which starts are looked for where the density may be zero."""
+
+_WIDE = 3.0
+"""Standard deviation of unconstrained coordinates under a flat prior there."""
 
 _ELEMENTWISE: dict[type, Callable[[NDArray], NDArray]] = {
     type(constraints.real): np.positive,
@@ -89,7 +106,8 @@ def initial_values(
     """Starting values for several runs, each array with a leading axis of length `num_starts`.
 
     Blocks say where their sites start, Gaussians at the moments of partitions, say. Weights
-    start uniform, other sites near zero in unconstrained space.
+    start uniform, other sites near zero in unconstrained space. Starts without density, such as those
+    whose support excludes some data, are replaced by draws of the prior that have one.
 
     Parameters
     ----------
@@ -120,10 +138,77 @@ def initial_values(
         for name, shape in shapes.items()
     }
     if not seeded:
-        return starts
+        return with_density(problem, starts, seed, clock)
     for name, values in prior_draws(latent, seed, num_starts // 2).items():
         starts[name][1::2] = values
+    starts = with_density(problem, starts, seed, clock)
     return _distinct(starts if located else _seeded(problem, starts, seed, clock))
+
+
+def has_walls(problem: Problem) -> bool:
+    """Whether the density may be zero in a part of the space; that of the library's own models is not."""
+    return not is_ours(problem) and may_vanish(problem)
+
+
+def with_density(
+    problem: Problem, starts: dict[str, NDArray], seed: int, clock: Clock
+) -> dict[str, NDArray]:
+    """Starts, those at which the density is zero replaced by draws of the prior at which it is not.
+
+    All stay where there are no such draws.
+    """
+    if not has_walls(problem):
+        return starts
+    lacking = np.flatnonzero(np.isneginf(log_densities(problem, starts, clock)))
+    if not len(lacking):
+        return starts
+
+    def build(bare: Problem) -> Callable:
+        return lambda keys, args: jax.lax.map(
+            lambda key: _prior_draw(bare, jax.random.wrap_key_data(key), args),
+            keys,
+            batch_size=AT_ONCE,
+        )
+
+    each = sum(values[0].nbytes for values in starts.values())
+    inputs = random_keys(seed, most_within(_SHARE, _PRIOR_DRAWS, each)), problem.args
+    program = clock.counted(compiled("prior-starts", problem, None, build, *inputs, once=True))
+    drawn = as_numpy(program(*inputs))
+    found = np.flatnonzero(np.isfinite(log_densities(problem, drawn, clock)))
+    if not len(found):
+        return starts
+    taken = found[np.arange(len(lacking)) % len(found)]
+    for name, values in drawn.items():
+        starts[name][lacking] = values[taken]
+    return starts
+
+
+def _prior_draw(problem: Problem, key: Array, args: tuple) -> dict[str, Array]:
+    """Latent sites drawn from their priors; those with a flat one, widely in unconstrained space."""
+    of_priors, of_flat = jax.random.split(key)
+
+    def fill(site: dict) -> Array | None:
+        flat = site["type"] == "sample" and not site["is_observed"] and is_improper(site["fn"])
+        return (
+            filling(lambda shape: _WIDE * jax.random.normal(of_flat, shape))(site) if flat else None
+        )
+
+    model = handlers.substitute(Honoured(problem.model), substitute_fn=fill)
+    sites = traced(handlers.seed(model, of_priors), args, problem.kwargs)
+    return {name: site["value"] for name, site in latent_sites(sites).items()}
+
+
+def log_densities(problem: Problem, points: Mapping[str, Any], clock: Clock) -> NDArray:
+    """Log joint density at points along a leading axis."""
+
+    def build(bare: Problem) -> Callable:
+        return lambda points, args: jax.lax.map(
+            lambda point: log_joint(bare, point, args), points, batch_size=AT_ONCE
+        )
+
+    inputs = dict(points), problem.args
+    program = clock.counted(compiled("densities", problem, None, build, *inputs, once=True))
+    return np.asarray(program(*inputs))
 
 
 def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = False) -> int:

@@ -31,12 +31,11 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
-from ..problem.causes import known_cause
+from ..problem.causes import advice, explain_nonfinite
 from ..problem.density import (
     approximation,
     as_numpy,
     deterministics,
-    explain_nonfinite,
     sum_log_prob,
     trace_model,
     unconstrain,
@@ -323,7 +322,7 @@ class CoordinateAscent(KeptEngine):
             blame = explain_nonfinite(problem, point) or "every site is finite at the start"
             raise FitError(
                 f"CoordinateAscent: the bound is not finite from any start ({blame}); "
-                f"{known_cause(problem) or 'check the data and the priors, or pass init='}",
+                f"{advice(problem, blame)}",
                 point,
             )
         return best

@@ -17,6 +17,7 @@ from ..base import FitError, Keeper, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..problem.importance import along_slopes
+from ..problem.values import edge_advice
 from ..steps.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..steps.starts import random_keys
 from .families import FAMILIES
@@ -202,8 +203,8 @@ class GuideSearch:
         )
         if int(search.code) == BROKEN:
             raise FitError(
-                "SVI: the bound is not finite at any step of a window; lower learning_rate, or "
-                "tighten the priors",
+                "SVI: the bound is not finite at any step of a window; "
+                + edge_advice(problem, "lower learning_rate, or tighten the priors"),
                 point,
             )
         return search

@@ -161,7 +161,7 @@ def fit_table(
     flat, log_q = guides.draw(some, frame, search, clock)
     looks = _Looks(table, peak, seed, progress)
     found, sites = looks.at(flat, _LOOKED)
-    refuse_infinite(found.value)
+    refuse_infinite(some, found.value)
     log_weights = found.value - log_q
     error = np.hypot(log_weights.std(ddof=1) / np.sqrt(len(flat)), found.error)
     bound = proper(some, Evidence(float(log_weights.mean()), "bound", float(error)))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing.indicators import keep_indicators
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.declared import individual_sites
 from sidebayes.guides.engines.problem.density import (
@@ -24,6 +25,7 @@ from sidebayes.guides.engines.problem.density import (
     finite_mixtures,
     trace_model,
 )
+from sidebayes.guides.engines.problem.honoured import is_outcome
 from sidebayes.guides.engines.problem.posterior import MOST_DRAWS, thin
 from sidebayes.guides.engines.problem.units import lay_out_units, log_terms, refuse_dependent_units
 from sidebayes.models.blocks.side_information.links import Links
@@ -146,6 +148,7 @@ def log_prob(
 ) -> NDArray[np.float64] | Path:
     """Log predictive density of new data by unit, links left out; shape (num_new,).
 
+    It is minus infinity where a value lies outside the support of its distribution at every draw.
     Parameters are those of `predict_proba`; a file has the column ``log_prob``.
 
     Raises
@@ -158,6 +161,8 @@ def log_prob(
     refuse_target(to)
 
     def log_density(trace: dict, layout: Any, owners: dict) -> Any:
+        for site in filter(is_outcome, trace.values()):
+            keep_indicators(site["fn"])
         terms, _ = log_terms(trace, layout, owners)
         by_dim: dict[Any, Any] = {}
         for name, term in terms.items():

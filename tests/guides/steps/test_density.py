@@ -10,9 +10,9 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer.util import log_density, potential_energy
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.problem.causes import explain_nonfinite
 from sidebayes.guides.engines.problem.declared import site_dims, site_roles
 from sidebayes.guides.engines.problem.density import (
-    explain_nonfinite,
     latent_supports,
     log_joint,
     place,
@@ -233,7 +233,9 @@ def test_known_numbers_out_of_range_are_refused():
 def test_explain_nonfinite_names_the_site():
     problem = Problem(ladder, (jnp.array([0.3, jnp.nan, 2.2]),))
     params = {name: jnp.asarray(value) for name, value in PARAMS.items()}
-    assert explain_nonfinite(problem, params) == "site 'x' has log density -inf"
+    assert explain_nonfinite(problem, params) == (
+        "site 'x' has log density -inf, as 1 of its 3 values have none, the first at (1,): nan"
+    )
     assert explain_nonfinite(ladder_problem(), params) == ""
 
 

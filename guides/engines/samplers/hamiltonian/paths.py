@@ -39,7 +39,8 @@ class Followed(NamedTuple):
     slope : Array, shape (size,)
         Along the coordinates.
     energy, accept_prob, num_steps, diverging : Array, shape ()
-        Total energy, mean probability of acceptance, gradients, and whether the energy rose without limit.
+        Total energy, mean probability of acceptance, gradients, and whether the energy rose without limit,
+        but for trajectories of `until_turning` and `of_one_length` that left the support.
     """
 
     unit: Array
@@ -51,8 +52,15 @@ class Followed(NamedTuple):
     diverging: Array
 
 
-def until_turning(max_tree_depth: int) -> Callable:
+def until_turning(max_tree_depth: int, *, walls: bool = False) -> Callable:
     """Trajectories of less than 2 to this power leapfrog steps that end where they turn back.
+
+    Parameters
+    ----------
+    max_tree_depth : int
+    walls : bool
+        Whether the density may be zero in a part of the space. A trajectory that ends there hit an edge,
+        which is no fault of its steps.
 
     Returns
     -------
@@ -74,6 +82,10 @@ def until_turning(max_tree_depth: int) -> Callable:
             max_delta_energy=_DIVERGENT,
             max_tree_depth=max_tree_depth,
         )
+        diverging = tree.diverging
+        if walls:
+            ends = tree.z_left, tree.z_right
+            diverging &= ~lax.cond(diverging, lambda: _any_outside(energy, ends), lambda: False)
         return Followed(
             tree.z_proposal,
             tree.z_proposal_pe,
@@ -81,7 +93,7 @@ def until_turning(max_tree_depth: int) -> Callable:
             tree.z_proposal_energy,
             tree.sum_accept_probs / tree.num_proposals,
             tree.num_proposals,
-            tree.diverging,
+            diverging,
         )
 
     return follow
@@ -114,7 +126,7 @@ def of_one_length(length: float) -> Callable:
             total,
             accept_prob,
             number,
-            rise > _DIVERGENT,
+            (rise > _DIVERGENT) & ~jnp.isposinf(last.potential_energy),
         )
 
     return follow
@@ -165,6 +177,11 @@ def isokinetic(length: float) -> Callable:
         )
 
     return follow
+
+
+def _any_outside(energy: Callable, points: tuple[Array, ...]) -> Array:
+    """Whether the density is zero at one of several points."""
+    return jnp.stack([jnp.isposinf(energy(point)) for point in points]).any()
 
 
 def _leaps(

@@ -1,0 +1,57 @@
+"""Modes at the edge of a support that depends on parameters, where the density still rises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from ..base import EngineResult, Problem
+from ..plumbing.clock import Clock
+from ..problem.density import latent_supports, place, sum_log_prob, unconstrained_start
+from ..problem.values import edge_advice
+from ..steps.starts import has_walls
+
+__all__ = ["rising_at_edge"]
+
+_STEEP = 1e-3
+"""Largest entry of a gradient, relative to the log density, that counts as zero."""
+
+
+def rising_at_edge(problem: Problem, result: EngineResult) -> str | None:
+    """Say that the density rises where a climb ended; None where it does not, or is zero nowhere.
+
+    Parameters
+    ----------
+    problem : Problem
+    result : EngineResult
+        A point estimate.
+    """
+    if not has_walls(problem):
+        return None
+    jacobian = result.density_space == "unconstrained"
+
+    def build(bare: Problem) -> Callable:
+        def density(free: Mapping[str, Array], args: tuple) -> Array:
+            trace, log_det = place(bare, free, args)
+            return sum_log_prob(trace) + jacobian * log_det
+
+        def at(params: dict[str, Array], args: tuple) -> tuple[Array, Array]:
+            free = unconstrained_start(bare, params, args)
+            value, slope = jax.value_and_grad(density)(free, args)
+            return value, jnp.abs(ravel_pytree(slope)[0]).max()
+
+        return at
+
+    params = {name: result.draws[name][0, 0] for name in latent_supports(problem)}
+    value, slope = Clock().run("edge", problem, jacobian, build, params, problem.args)
+    if np.abs(slope) <= _STEEP * (1 + np.abs(value)):
+        return None
+    return (
+        f"The log density still rises where this ended, by {float(slope):.3g} per unit of an unconstrained "
+        f"coordinate: {edge_advice(problem, 'raise the number of steps')}"
+    )

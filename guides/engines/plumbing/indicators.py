@@ -1,0 +1,127 @@
+"""Indicators of supports that depend on parameters: the density of a value outside is zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.core import Tracer
+from numpyro.distributions.distribution import COERCIONS
+from sidebayes.models.blocks.collapsed import Collapsed
+
+__all__ = ["indicators", "keep_indicators", "kept_indicators", "plain_support"]
+
+_WRAPPERS = dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution
+_LABELS = "labels", "_mixing_distribution"
+_MIXTURES = dist.MixtureGeneral | dist.MixtureSameFamily | Collapsed
+
+
+@contextmanager
+def indicators() -> Iterator[None]:
+    """Have distributions made within this block keep NumPyro's indicator where data alone cannot settle it.
+
+    These are distributions whose support has bounds that are computed, components of mixtures, whose data
+    may lie in the support of another component, and bases of transformed distributions whose support
+    NumPyro does not transform. Other supports are the same at all parameters, and data are compared with
+    them once, before a fit.
+    """
+    COERCIONS.append(_with_indicator)
+    try:
+        yield
+    finally:
+        COERCIONS.remove(_with_indicator)
+
+
+def _with_indicator(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> dist.Distribution:
+    """What NumPyro calls to make a distribution."""
+    fn: dist.Distribution = type.__call__(cls, *args, **kwargs)
+    if isinstance(fn, _MIXTURES):
+        parts = list(_parts(fn))
+        unlike = len({type(plain_support(part.support)) for part in parts}) > 1
+        for part in parts:
+            if unlike or jax.tree.leaves(part.support):
+                _keep_indicator(part)
+        return fn
+    if isinstance(fn, dist.TransformedDistribution) and not _is_image(fn):
+        _keep_indicator(fn.base_dist)
+        vars(fn).setdefault("_validate_sample", partial(_inside, fn))
+        _keep_indicator(fn)
+    if not isinstance(fn, _WRAPPERS) and _moves(fn.support):
+        _keep_indicator(fn)
+    return fn
+
+
+def keep_indicators(fn: dist.Distribution) -> None:
+    """Have a distribution, and those that it is made of, give values outside any support no density.
+
+    For data that were not compared with supports that are the same at all parameters.
+    """
+    _keep_indicator(fn)
+    for part in _parts(fn):
+        keep_indicators(part)
+
+
+def kept_indicators(fn: dist.Distribution) -> list[dist.Distribution]:
+    """Distributions with an indicator, among a distribution and those that it is made of."""
+    own = [fn] if vars(fn).get("_validate_args") else []
+    return own + [one for part in _parts(fn) for one in kept_indicators(part)]
+
+
+def _keep_indicator(fn: dist.Distribution) -> None:
+    """Have a distribution give values outside its support no density, unless the model itself says."""
+    while isinstance(fn, _WRAPPERS):
+        fn = fn.base_dist
+    vars(fn).setdefault("_validate_args", True)
+
+
+def _moves(support: Any) -> bool:
+    """Whether bounds of a support are computed in the program that is traced, from data or parameters."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support))
+
+
+def plain_support(support: Any) -> Any:
+    """The constraint of single entries or events that one of several is made of."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support
+
+
+def _parts(fn: dist.Distribution) -> Iterator[dist.Distribution]:
+    """Distributions that one is made of, but for those of labels."""
+    for held in (held for name, held in vars(fn).items() if name not in _LABELS):
+        for part in held if isinstance(held, list | tuple) else (held,):
+            if isinstance(part, dist.Distribution):
+                yield part
+
+
+def _inside(fn: dist.TransformedDistribution, value: Array) -> Array:
+    """Which values a transformed distribution takes the support of its base to."""
+    at = value
+    for transform in reversed(fn.transforms):
+        at = transform.inv(at)
+    mask = fn.base_dist.support(at)
+    beyond = jnp.ndim(mask) - (jnp.ndim(value) - fn.event_dim)
+    return mask.all(axis=tuple(range(-beyond, 0))) if beyond > 0 else mask
+
+
+def _is_image(fn: dist.TransformedDistribution) -> bool:
+    """Whether the support of a transformed distribution is the image of that of its base.
+
+    NumPyro gives the range of the last transform, whatever reaches it: all real numbers for a shifted
+    exponential distribution.
+    """
+    if type(fn).support is not dist.TransformedDistribution.support:
+        return True
+    reached = fn.base_dist.support
+    for transform in fn.transforms:
+        kinds = type(plain_support(reached)), type(plain_support(transform.domain))
+        if not (issubclass(*kinds) or issubclass(*kinds[::-1])):
+            return False
+        reached = transform.codomain
+    return True
