@@ -211,12 +211,15 @@ def _visiting(problem: Problem) -> Callable:
 def no_evidence(problem: Problem) -> str:
     """Why the integral of the density that a model states is no evidence; empty if it is one.
 
-    A flat prior has infinite mass, and what `handlers.scale` has raised to a power is no density of data or
+    A flat prior has infinite mass, and neither a composite likelihood, which a model states by
+    ``infer={"composite": True}``, nor what `handlers.scale` has raised to a power is a density of data or
     parameters. A model whose method has a power states it at the site, as ``infer={"power": ...}``.
     """
     trace = abstract_trace(problem)
     if any(is_improper(site["fn"]) for site in latent_sites(trace).values()):
         return "a prior is improper"
+    if any((site.get("infer") or {}).get("composite") for site in trace.values()):
+        return "the likelihood is a composite one, which is no density of the data"
     raised = [
         name
         for name, site in trace.items()

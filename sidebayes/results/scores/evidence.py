@@ -45,8 +45,8 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     ------
     ValueError
         If the fit has no draws of the posterior, they are not to be trusted (see `Fit.from_draws` for those
-        from elsewhere), a prior is improper, `handlers.scale` raises a density to a power, or the posterior
-        has copies that cannot be counted.
+        from elsewhere), there is no evidence (under an improper prior, a composite likelihood, or densities
+        that `handlers.scale` raises to a power), or the posterior has copies that cannot be counted.
     FitError
         If the draws are too few, or their distribution too far from a normal one, for the error to be
         known.
@@ -69,10 +69,6 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     """
     check_seed(seed)
     refuse_sample(fit, "the evidence is of all")
-    if fit.run.card is not None and "composite likelihood" in fit.run.card.tags:
-        raise ValueError(
-            f"{fit.method} has a composite likelihood, which has no evidence; fit 'moe'"
-        )
     config, sizes = fit.config, fit.tree["posterior"].sizes
     if config.gives_point or config.independent_draws or sizes["draw"] < 2:
         raise ValueError(

@@ -12,6 +12,7 @@ from sidebayes.guides.engines.optimisers.moments import Judgement
 from sidebayes.guides.engines.problem.importance import no_evidence
 from sidebayes.guides.engines.variational import pathfinder
 from sidebayes.models.geodesic_embedding import geodesic_embedding
+from sidebayes.models.nfgl import nfgl
 
 import sidebayes as sb
 
@@ -106,6 +107,25 @@ def test_the_power_of_a_method_is_its_own():
     assert not no_evidence(Problem(geodesic_embedding, (x,), options))
     twice = numpyro.handlers.scale(geodesic_embedding, 2.0)
     assert "'distances'" in no_evidence(Problem(twice, (x,), options))
+
+
+def test_a_composite_likelihood_has_none():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(size=(15, 2)), rng.normal(size=(15, 2)) + 6])
+    rows, classes = np.arange(0, 30, 5), np.arange(0, 30, 5) // 15
+    anchors = sb.Anchors(x[rows], classes, classes, np.array([[0.9, 0.1], [0.1, 0.9]]))
+    options = {"anchors": anchors, "num_clusters": 2, "num_classes": 2}
+    assert "composite" in no_evidence(Problem(nfgl, (jnp.asarray(x),), options))
+
+
+def test_a_bridge_takes_factors_alone():
+    def factors(y):
+        m = numpyro.sample("m", dist.Normal(0, 5))
+        numpyro.factor("y", dist.Normal(m, 1.0).log_prob(y).sum())
+
+    found = sb.fit(factors, Y, engine=sb.NUTS(num_warmup=300, num_samples=500), progress=False)
+    one = sb.fit(proper, Y, engine=sb.Laplace(), progress=False).log_evidence.value
+    assert float(found.with_evidence().log_evidence) == pytest.approx(one, abs=0.02)
 
 
 def test_batches_of_a_plate_are_all_rows():
