@@ -264,7 +264,7 @@ class NestedSlice(KeptEngine):
             return key, tails, tried, found, live, dead, dead[..., 0], dead[..., 0]
 
         def begin(keys: Array, args: tuple) -> _Nest:
-            return _Nest(*jax.vmap(one, in_axes=(0, None))(keys, args), jnp.asarray(0))
+            return _Nest._make([*jax.vmap(one, in_axes=(0, None))(keys, args), jnp.asarray(0)])
 
         return begin
 
