@@ -63,7 +63,7 @@ def test_what_is_good():
     ("points", "said"), [(["b", "s"], "b, s are points"), (["tau"], "tau is a point")]
 )
 def test_points_beside_draws_are_a_caution(points, said):
-    found = climbed(SETTLED, SETTLED, config=CoordinateAscent())
+    found = sampled(4, 300)
     assert verdict(found)[0] == "good"
     found.tree["fit_info"].attrs["points"] = json.dumps(points)
     level, why = verdict(found)
