@@ -19,6 +19,9 @@ __all__ = ["is_draws", "made_by", "matched_by_name", "read_draws"]
 _READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """Groups that are read."""
 
+_ALIKE = "thin all sites alike, so that each draw has a value of every site"
+"""What to do where numbers of draws differ."""
+
 
 def is_draws(given: Any) -> bool:
     """Whether an object may hold draws: a tree, data set, path, ArviZ's older class, or NumPyro's MCMC."""
@@ -87,7 +90,19 @@ def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
     values = {str(n): real_array(_of(name, n), v) for n, v in posterior.data_vars.items()}
     bad = [n for n, value in values.items() if not np.isfinite(value).all()]
     if bad:
-        raise ValueError(f"{name} holds numbers that are not finite at the sites {bad}")
+        cells = {n: values[n].reshape(*values[n].shape[:2], -1) for n in bad}
+        none = {n: int(np.isnan(cell).all(axis=2).sum()) for n, cell in cells.items()}
+        padded = all(none[n] == (~np.isfinite(cell)).any(axis=2).sum() for n, cell in cells.items())
+        missing = ", ".join(f"{n} at {number}" for n, number in none.items())
+        raise ValueError(
+            f"{name} holds numbers that are not finite at the sites {bad}"
+            + (
+                f": they have no value at some draws ({missing} of {cells[bad[0]][..., 0].size}), as where "
+                f"numbers of draws differ between sites; {_ALIKE}"
+                if padded
+                else ""
+            )
+        )
     return tree
 
 
@@ -152,6 +167,12 @@ def _arrays(name: str, draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
             raise ValueError(
                 f"{_of(name, n)} has shape {value.shape}; expected (chain, draw, ...), one of each at least"
             )
+    sizes = {n: value.shape[:2] for n, value in found.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(
+            f"{name} has other numbers of chains and draws at one site than at another: "
+            f"{', '.join(f'{n} {chains} x {draws}' for n, (chains, draws) in sizes.items())}; {_ALIKE}"
+        )
     return found
 
 

@@ -127,5 +127,5 @@ def geodesic_embedding(
     share = distance_power(power, x, num_neighbors, size, len(sources))
     raised = nullcontext() if share == 1 else handlers.scale(scale=share)
     with numpyro.plate("points", size), raised:
-        numpyro.sample("distances", law, obs=table)
+        numpyro.sample("distances", law, obs=table, infer={"power": share})
     stated_nearness(links, positions, deviation, reach)

@@ -94,5 +94,6 @@ def nfgl(
         scale = jnp.exp(numpyro.sample("log_scale", width))
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, jnp.shape(x)[0]))
     found = anchors.prototypes(scale, smoothing)
-    numpyro.sample("x", NeighbourMixture(labels, density, found, assigned), obs=x)
+    law = NeighbourMixture(labels, density, found, assigned)
+    numpyro.sample("x", law, obs=x, infer={"composite": True})
     numpyro.factor("classes", anchors.log_pseudo_likelihood(apart, scale, smoothing).sum())

@@ -64,7 +64,7 @@ def _of_run(fit: Fitted) -> tuple[str, str]:
     """What the run itself shows."""
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
-    noted = [*json.loads(info.get("remarks", "[]")), *_empty(fit), *_lone(fit)]
+    noted = [*json.loads(info.get("remarks", "[]")), *_points(fit), *_empty(fit), *_lone(fit)]
     message = ". ".join([message, *noted])
     if not info["converged"]:
         return "bad", f"{message}."
@@ -199,6 +199,18 @@ def _arbitrary(fit: Fitted) -> tuple[str, str] | None:
         "separates clusters at this mode. Raise the weights of links, or the prior variance of what "
         "separates clusters (variance of pairwise_gp)."
     )
+
+
+def _points(fit: Fitted) -> list[str]:
+    """Sites that draws hold at one value beside others that have a spread."""
+    points = json.loads(fit.tree["fit_info"].attrs.get("points", "[]"))
+    if not points:
+        return []
+    names, are = ", ".join(points), "is a point" if len(points) == 1 else "are points"
+    return [
+        f"{names} {are}: the result says nothing about the uncertainty there, and that of all other sites "
+        "is too small; use NUTS for draws of every site"
+    ]
 
 
 def _empty(fit: Fitted) -> list[str]:

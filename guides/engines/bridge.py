@@ -22,7 +22,7 @@ from scipy.special import expit, logsumexp
 from .base import Evidence, FitError, Problem
 from .parts import Part
 from .problem.density import abstract_trace, latent_sites
-from .problem.importance import has_improper_prior
+from .problem.importance import no_evidence
 
 __all__ = ["bridge_evidence"]
 
@@ -51,7 +51,8 @@ def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 
     Raises
     ------
     ValueError
-        If a prior is improper, or the posterior has copies that cannot be brought to one of them.
+        If there is no evidence, as under an improper prior, or the posterior has copies that cannot be
+        brought to one of them.
     FitError
         If the draws are too few, or too far from a normal distribution, for the error to be known.
 
@@ -61,8 +62,8 @@ def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 
     doi:10.1111/j.1368-423X.2004.00125.x, for mixtures and the error. Overstall and Forster (2010), Comput.
     Stat. Data Anal. 54, 3269-3288, doi:10.1016/j.csda.2010.03.008, for draws that do not serve twice.
     """
-    if has_improper_prior(problem):
-        raise ValueError("a prior is improper, so that there is no evidence; give a proper one")
+    if why := no_evidence(problem):
+        raise ValueError(f"there is no evidence, as {why}; fit without it")
     names = list(latent_sites(abstract_trace(problem)))
     chains, number = draws[names[0]].shape[:2]
     step = -(-chains * number // _MOST_DRAWS)

@@ -32,9 +32,10 @@ from ..problem.density import approximation, free_shapes
 from ..problem.importance import (
     evidence_below,
     flat_density,
-    has_improper_prior,
     in_batches,
     log_mean_weight,
+    proper,
+    told,
     visit,
     visit_ahead,
 )
@@ -163,6 +164,12 @@ class Laplace(KeptEngine):
         log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2
         log_weights += orbits.log_weights(plane) + spheres.log_weights(plane, draws)
         judged = judge_draws(problem, mode.free, draws, sites, log_weights, clock, seed)
+        evidence = self._evidence(
+            problem, float(peak + log_volume), log_weights, even=judged.even and judged.close
+        )
+        message = f"{mode.message}; {judged.sentence}"
+        if evidence is None:
+            message += f"; {told(problem, evidence)}"
         return EngineResult(
             engine=self.name,
             draws={name: v[None] for name, v in sites.items()},
@@ -172,15 +179,13 @@ class Laplace(KeptEngine):
                 "gradient": np.full((1, self.num_draws), np.abs(gradient).max(initial=0.0)),
             },
             objective=mode.history,
-            status=Status(mode.settled and judged.close, f"{mode.message}; {judged.sentence}"),
+            status=Status(mode.settled and judged.close, message),
             seconds=clock.seconds,
             approximate=approximate,
             modes=mode.modes,
             remarks=judged.remarks,
             density_space="unconstrained",
-            log_evidence=self._evidence(
-                problem, float(peak + log_volume), log_weights, even=judged.even and judged.close
-            ),
+            log_evidence=evidence,
         )
 
     @staticmethod
@@ -193,12 +198,11 @@ class Laplace(KeptEngine):
     def _evidence(
         self, problem: Problem, value: float, log_weights: NDArray, *, even: bool
     ) -> Evidence | None:
-        if has_improper_prior(problem):
-            return None
-        if self.importance:
-            mean, error = log_mean_weight(log_weights)
-            return Evidence(mean, "estimate", error) if even else evidence_below(mean)
-        return Evidence(value)
+        if not self.importance:
+            return proper(problem, Evidence(value))
+        mean, error = log_mean_weight(log_weights)
+        found = Evidence(mean, "estimate", error) if even else evidence_below(mean)
+        return proper(problem, found)
 
 
 def _second_order(problem: Problem) -> Callable:

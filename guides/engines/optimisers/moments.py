@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from ..base import Problem
+from ..base import FitError, Problem
 from ..plumbing.clock import Clock
 from ..problem.density import abstract_trace, latent_sites
 from ..problem.importance import (
@@ -108,7 +109,13 @@ def judge_draws(
     seed : int
     look : callable, optional
         Log densities and sites at points, for a problem whose data are not in memory; else of `visit`.
+
+    Raises
+    ------
+    FitError
+        If the draws reach so far out that they have no standard deviation.
     """
+    _refuse_endless(template, draws)
     blur = _rounding(log_weights)
     if blur > _BLUR:
         is_single = jnp.result_type(float) == jnp.float32
@@ -160,6 +167,19 @@ def judge_draws(
         )
     remarks = () if gap is None else (f"{gap.what[0].upper()}{gap.what[1:]}",)
     return Judgement(close, sentence, remarks, even)
+
+
+def _refuse_endless(template: Mapping[str, Any], draws: NDArray) -> None:
+    """Refuse draws along a direction in which the posterior is flat, naming its sites."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        endless = ~np.isfinite(draws.var(axis=0))
+    if endless.any():
+        _, unravel = ravel_pytree(template)
+        parts = unravel(jnp.asarray(endless, draws.dtype)).items()
+        raise FitError(
+            f"the approximation has no end at the sites {[n for n, part in parts if part.any()]}, where the "
+            "posterior is flat: give them informative priors"
+        )
 
 
 def _rounding(log_weights: NDArray) -> float:

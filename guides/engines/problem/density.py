@@ -264,6 +264,12 @@ def abstract_trace(problem: Problem) -> dict:
                 )
                 site["value"] = next(given, site["value"])
         problem.notes["sites"] = found
+        # supports may hold values of the trace, which end with it
+        problem.notes["free"] = {
+            name: biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"]))
+            for name, site in found.items()
+            if is_latent(site) and not site["fn"].support.is_discrete
+        }
 
     if "sites" not in problem.notes:
         with explaining_numbers(), naming_text(problem.kwargs):
@@ -352,13 +358,9 @@ def unconstrained_start(
 
 def free_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes of the unconstrained coordinates of every latent site, whose units do not matter."""
+    latent = latent_sites(abstract_trace(problem))
     real = jnp.result_type(float)
-    return {
-        name: jax.ShapeDtypeStruct(
-            biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"])), real
-        )
-        for name, site in latent_sites(abstract_trace(problem)).items()
-    }
+    return {name: jax.ShapeDtypeStruct(problem.notes["free"][name], real) for name in latent}
 
 
 def shapes_at(problem: Problem, draws: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeStruct]:

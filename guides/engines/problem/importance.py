@@ -37,10 +37,10 @@ __all__ = [
     "effective_share",
     "evidence_below",
     "flat_density",
-    "has_improper_prior",
     "in_batches",
     "log_mean_weight",
     "log_student",
+    "no_evidence",
     "pareto_k",
     "pareto_smoothed",
     "proper",
@@ -209,20 +209,36 @@ def _visiting(problem: Problem) -> Callable:
     return go
 
 
-def has_improper_prior(problem: Problem) -> bool:
-    """Whether a latent site has a flat prior of infinite mass, under which there is no evidence."""
-    latent = latent_sites(abstract_trace(problem)).values()
-    return any(is_improper(site["fn"]) for site in latent)
+def no_evidence(problem: Problem) -> str:
+    """Why the integral of the density that a model states is no evidence; empty if it is one.
+
+    A flat prior has infinite mass, and neither a composite likelihood, which a model states by
+    ``infer={"composite": True}``, nor what `handlers.scale` has raised to a power is a density of data or
+    parameters. A model whose method has a power states it at the site, as ``infer={"power": ...}``.
+    """
+    trace = abstract_trace(problem)
+    if any(is_improper(site["fn"]) for site in latent_sites(trace).values()):
+        return "a prior is improper"
+    if any((site.get("infer") or {}).get("composite") for site in trace.values()):
+        return "the likelihood is a composite one, which is no density of the data"
+    raised = [
+        name
+        for name, site in trace.items()
+        if site["type"] == "sample"
+        and site.get("scale") is not None
+        and site["scale"] is not (site.get("infer") or {}).get("power")
+    ]
+    return f"handlers.scale raises the densities of {raised} to a power" if raised else ""
 
 
 def proper(problem: Problem, evidence: Evidence) -> Evidence | None:
-    """The evidence that an engine found, None under an improper prior."""
-    return None if has_improper_prior(problem) else evidence
+    """What an engine found as the evidence, None where there is none."""
+    return None if no_evidence(problem) else evidence
 
 
-def told(evidence: Evidence | None) -> str:
+def told(problem: Problem, evidence: Evidence | None) -> str:
     """What the status of a fit says of an evidence."""
-    return "no evidence, as a prior is improper" if evidence is None else str(evidence)
+    return f"no evidence, as {no_evidence(problem)}" if evidence is None else str(evidence)
 
 
 def pareto_k(log_weights: NDArray) -> float:

@@ -27,11 +27,12 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..problem.density import approximation, as_numpy
+from ..problem.importance import proper, told
 from .particles import (
     Tails,
     check_prior,
     check_prior_draws,
-    draw_prior,
+    draw_usable,
     finish,
     light_tails,
     load_blackjax,
@@ -59,13 +60,20 @@ _LAST = 8.0
 
 
 class _Nest(NamedTuple):
-    """Live points, and all that died; the first axis of each array but `steps` numbers the runs."""
+    """Live points, and all that died; the first axis of each array but `steps` numbers the runs.
+
+    Of `tried` draws of the prior `found` have a finite likelihood. `dead_birth` is the likelihood above
+    which a point was drawn.
+    """
 
     key: Array
     tails: Tails
+    tried: Array
+    found: Array
     live: Any
     dead: Array
     dead_likelihood: Array
+    dead_birth: Array
     steps: Array
 
 
@@ -77,6 +85,9 @@ class NestedSlice(KeptEngine):
     peaks; those left behind, weighted by the prior volume between contours, give the evidence and the
     posterior. New points come from slice moves shaped by the covariance of the live ones. Independent
     runs give the chains of the result.
+
+    The likelihood may be zero, or constant, on a part of the prior. The prior is drawn from until all live
+    points have a finite log likelihood, and a plateau takes the share of the live points that lie on it.
 
     Parameters
     ----------
@@ -99,7 +110,8 @@ class NestedSlice(KeptEngine):
     References
     ----------
     Skilling (2006), Bayesian Anal. 1, 833-859, doi:10.1214/06-BA127; Yallup, Kroupa and Handley
-    (2026), arXiv:2601.23252.
+    (2026), arXiv:2601.23252. Plateaus: Fowlie, Handley and Su (2021), Mon. Not. R. Astron. Soc. 503,
+    1199-1205, doi:10.1093/mnras/stab590.
     """
 
     num_live: Annotated[int, Range(least=2, below=2**31)] = 500
@@ -150,10 +162,9 @@ class NestedSlice(KeptEngine):
             given = keys, problem.args
             begin = clock.counted(compiled("nested-begin", problem, shape, self._begin, *given))
             state = begin(*given)
-            live = state.live.particles
+            live, worst = state.live.particles, int(jnp.argmin(state.found))
             outer, _ = jax.vmap(lambda tails, u: tails.outward(u))(state.tails, live.position)
-            check_prior_draws(problem, "NestedSlice", outer, live.loglikelihood)
-            possible = np.isfinite(live.loglikelihood).sum(axis=1)
+            check_prior_draws(problem, "NestedSlice", outer[worst], live.loglikelihood[worst])
             state = keep.restore(state)
             fixed = problem.args, jnp.asarray(float(self.tol))
             limit = jnp.asarray(0)
@@ -170,19 +181,22 @@ class NestedSlice(KeptEngine):
                     lambda state: f"remaining evidence {float(_remaining(state).max()):.2g}",
                     keep.offer,
                 )
-                draws, log_evidence, variance, effective = self._weigh(state, possible, seed)
+                draws, log_evidence, variance, effective, missed = self._weigh(state, seed)
             unnumbered = np.zeros((*draws.shape[:2], 0), int)
             chosen = draws, state.tails, unnumbered, problem.args
             asked = compiled("particles", problem, None, partial(finish, None), *chosen)
             values, lp = clock.counted(asked)(*chosen)
-        pooled = pool_evidence(log_evidence, variance, self.tol)
+        pooled = proper(problem, pool_evidence(log_evidence, variance, self.tol))
         left = float(_remaining(state).max())
         stopped = left < self.tol
         message = (
             f"nested sampling left {left:.2g} of the evidence after {int(state.steps)} replacements; "
-            f"{pooled}; {self.num_runs} x "
+            f"{told(problem, pooled)}; {self.num_runs} x "
             f"{self.num_samples} draws from {effective:.0f} effective ones per run"
         )
+        share = float(state.found.sum() / state.tried.sum())
+        if share < 1:
+            message += f"; the likelihood is not zero on {share:.2g} of the prior"
         spread = float(log_evidence.std(ddof=1))
         if not stopped:
             message += f"; stopped at max_steps={self.max_steps} before tol={self.tol}: raise it"
@@ -190,12 +204,17 @@ class NestedSlice(KeptEngine):
             message += (
                 f"; the runs' log evidence spreads by {spread:.2g}: raise num_live or num_slices"
             )
+        elif missed:
+            message += (
+                "; the likelihood rises above a plateau in so small a part of the prior that no live point "
+                "lay there, and this part is left out: raise num_live"
+            )
         return EngineResult(
             engine=self.name,
             draws=as_numpy(values),
             sample_stats={"lp": np.asarray(lp)},
             objective=np.zeros((0, 0)),
-            status=Status(stopped and spread <= _SPREAD, message),
+            status=Status(stopped and spread <= _SPREAD and not missed, message),
             seconds=clock.seconds,
             approximate=approximate,
             density_space="unconstrained",
@@ -237,16 +256,15 @@ class NestedSlice(KeptEngine):
     def _begin(self, problem: Problem) -> Callable:
         def one(key: Array, args: tuple) -> tuple:
             key, use = jax.random.split(key)
-            outer = draw_prior(problem, jax.random.split(use, self.num_live), args)
+            outer, tried, found = draw_usable(problem, use, self.num_live, args)
             tails = light_tails(outer)
             points = tails.inward(outer)
             live = self._algorithm(problem, args, tails, points.shape[1]).init(points, use)
             dead = jnp.zeros((self.max_steps, self.num_delete, points.shape[1]), points.dtype)
-            return key, tails, live, dead, dead[..., 0]
+            return key, tails, tried, found, live, dead, dead[..., 0], dead[..., 0]
 
         def begin(keys: Array, args: tuple) -> _Nest:
-            key, tails, live, dead, value = jax.vmap(one, in_axes=(0, None))(keys, args)
-            return _Nest(key, tails, live, dead, value, jnp.asarray(0))
+            return _Nest._make([*jax.vmap(one, in_axes=(0, None))(keys, args), jnp.asarray(0)])
 
         return begin
 
@@ -268,15 +286,13 @@ class NestedSlice(KeptEngine):
             def step(state: _Nest) -> _Nest:
                 key, use = jnp.moveaxis(jax.vmap(jax.random.split)(state.key), 1, 0)
                 live, info = replace(state.tails, use, state.live)
-                lost = info.particles
-                return _Nest(
+                lost, now = info.particles, (slice(None), state.steps)
+                return state._replace(
                     key=key,
-                    tails=state.tails,
                     live=live,
-                    dead=state.dead.at[:, state.steps].set(lost.position),
-                    dead_likelihood=state.dead_likelihood.at[:, state.steps].set(
-                        lost.loglikelihood
-                    ),
+                    dead=state.dead.at[now].set(lost.position),
+                    dead_likelihood=state.dead_likelihood.at[now].set(lost.loglikelihood),
+                    dead_birth=state.dead_birth.at[now].set(lost.loglikelihood_birth),
                     steps=state.steps + 1,
                 )
 
@@ -284,54 +300,86 @@ class NestedSlice(KeptEngine):
 
         return march
 
-    def _weigh(
-        self, state: _Nest, possible: NDArray, seed: int
-    ) -> tuple[Array, NDArray, float, float]:
+    def _weigh(self, state: _Nest, seed: int) -> tuple[Array, NDArray, float, float, bool]:
         """Posterior draws of every run, its log evidence, the variance of that, and sample size.
 
-        The part of the prior without likelihood is no sequence of contours: its volume is that of the first
-        points, of which `possible` have one.
+        At last whether points were found above a plateau that no live point was above.
         """
-        steps, particles = int(state.steps), state.live.particles
-        count = np.tile(self.num_live - np.arange(self.num_delete), steps)
-        count = np.concatenate([count, np.arange(self.num_live, 0, -1)])
-        found = []
+        steps, live = int(state.steps), state.live.particles
+        found, missed = [], False
         for run in range(self.num_runs):
             rng = np.random.default_rng([seed, run])
-            dead = np.asarray(state.dead_likelihood[run, :steps]).ravel()
-            live = np.asarray(particles.loglikelihood[run])
-            order = np.argsort(live)
-            points = np.concatenate(
-                [
-                    np.asarray(state.dead[run, :steps]).reshape(-1, state.dead.shape[-1]),
-                    np.asarray(particles.position[run])[order],
-                ]
+            points, likelihood, birth = (
+                np.concatenate(
+                    [np.asarray(dead[run, :steps]).reshape(-1, *last.shape[2:]), last[run]]
+                )
+                for dead, last in (
+                    (state.dead, live.position),
+                    (state.dead_likelihood, live.loglikelihood),
+                    (state.dead_birth, live.loglikelihood_birth),
+                )
             )
-            height = np.concatenate([dead, live[order]])
-            shrunk = np.log(rng.uniform(size=(_VOLUMES, len(count)))) / count
-            shrunk[:, ~np.isfinite(height)] = 0.0
-            first = np.ones((_VOLUMES, 1))
-            if possible[run] < self.num_live:
-                first = rng.beta(possible[run], self.num_live - possible[run], first.shape)
-            inside = first * np.exp(np.cumsum(shrunk, axis=1))
-            padded = np.concatenate([first, inside, np.zeros_like(first)], axis=1)
-            with np.errstate(divide="ignore"):
-                width = np.log((padded[:, :-2] - padded[:, 2:]) / 2)
-            log_weight = np.where(np.isfinite(height), width + height, -np.inf)
+            birth = np.where(np.isnan(birth), -np.inf, birth)
+            counted = np.flatnonzero(likelihood > birth)  # no move led the others above
+            order = counted[np.argsort(likelihood[counted], kind="stable")]
+            level, at, tied = np.unique(likelihood[order], return_inverse=True, return_counts=True)
+            alive = np.searchsorted(np.sort(birth[order]), level) - (np.cumsum(tied) - tied)
+            missed |= bool((alive == tied)[:-1].any())
+            log_width = _log_widths(rng, alive, tied, int(state.tried[run]), int(state.found[run]))
+            log_weight = log_width + level
             total = np.logaddexp.reduce(log_weight, axis=1)
-            weight = np.exp(log_weight - total[:, None]).mean(axis=0)
-            at = (np.arange(self.num_samples) + rng.uniform()) / self.num_samples
-            chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), at).clip(max=len(points) - 1)
-            draws = points[rng.permutation(chosen)]
+            weight = (np.exp(log_weight - total[:, None]).mean(axis=0) / tied)[at]
+            shares = (np.arange(self.num_samples) + rng.uniform()) / self.num_samples
+            chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), shares)
+            draws = points[order][rng.permutation(chosen.clip(max=len(order) - 1))]
             found.append((draws, total.mean(), total.var(ddof=1), 1 / np.sum(weight**2)))
         draws, value, variance, effective = map(np.stack, zip(*found, strict=True))
-        return jnp.asarray(draws), value, float(variance.mean()), float(effective.mean())
+        return jnp.asarray(draws), value, float(variance.mean()), float(effective.mean()), missed
+
+
+def _log_widths(
+    rng: np.random.Generator, alive: NDArray, tied: NDArray, tried: int, found: int
+) -> NDArray:
+    """Logarithms of the prior volumes that levels of the likelihood stand for, simulated.
+
+    A single point lies on its contour, so that the share above is the largest of `alive` uniform numbers.
+    Points that tie lie on a plateau, and how many are above it is binomial.
+
+    Parameters
+    ----------
+    rng : Generator
+    alive, tied : ndarray of int, shape (num_levels,)
+        How many live points are at a level or above, and at it.
+    tried, found : int
+        How many draws of the prior there were, and how many have a finite likelihood.
+
+    Returns
+    -------
+    ndarray, shape (num_simulations, num_levels)
+    """
+    plateau = tied > 1
+    with np.errstate(divide="ignore"):
+        log_share = np.log(rng.uniform(size=(_VOLUMES, len(alive)))) / alive
+        log_share[:, plateau] = np.log(_shares(rng, (alive - tied)[plateau], tied[plateau]))
+        log_first = np.log(_shares(rng, np.array([found]), np.array([tried - found])))
+        volume = np.exp(np.cumsum(np.hstack([log_first, log_share]), axis=1))
+        shell = -np.diff(volume, axis=1, append=0.0)
+        own = np.where(plateau, 1.0, 0.5)
+        below = np.append(np.where(plateau[1:], 0.0, 0.5), 0.5)
+        return np.log(own * shell[:, :-1] + below * shell[:, 1:])
+
+
+def _shares(rng: np.random.Generator, above: NDArray, below: NDArray) -> NDArray:
+    """Simulated shares of a volume above a plateau, from how many points lie above and on it."""
+    drawn = rng.beta(np.maximum(above, 1), np.maximum(below, 1), (_VOLUMES, len(above)))
+    return np.where(above == 0, 0.0, np.where(below == 0, 1.0, drawn))
 
 
 def _remaining(state: _Nest) -> Array:
-    """Share of the evidence that the live points hold, shape (num_runs,)."""
-    done = state.live.integrator
-    return jnp.exp(done.logZ_live - jnp.logaddexp(done.logZ, done.logZ_live))
+    """Share of the evidence that live points have yet to tell, shape (num_runs,); none if they all tie."""
+    done, likelihood = state.live.integrator, state.live.particles.loglikelihood
+    share = jnp.exp(done.logZ_live - jnp.logaddexp(done.logZ, done.logZ_live))
+    return jnp.where(likelihood.max(axis=1) > likelihood.min(axis=1), share, 0.0)
 
 
 def num_replacements(log_likelihood: NDArray, num_coordinates: int, num_delete: int) -> float:

@@ -37,6 +37,7 @@ __all__ = [
     "check_prior",
     "check_prior_draws",
     "draw_prior",
+    "draw_usable",
     "finish",
     "greatest_rise",
     "light_tails",
@@ -56,6 +57,10 @@ _HEAVY = 7.0
 
 It is 3.4 for a normal density, 5.6 for Laplace's, and 32 for Cauchy's.
 """
+
+
+_BATCHES = 100
+"""Times the wanted number of draws of the prior that are looked at for some of finite likelihood."""
 
 
 _LONG = 120.0
@@ -156,6 +161,46 @@ def draw_prior(problem: Problem, keys: Array, args: tuple) -> Array:
     return jax.vmap(lambda key: ravel_pytree(_free(problem, key, args))[0])(keys)
 
 
+def draw_usable(
+    problem: Problem, key: Array, number: int, args: tuple
+) -> tuple[Array, Array, Array]:
+    """Draws from the prior whose likelihood is finite.
+
+    Returns
+    -------
+    draws : Array, shape (number, num_unconstrained)
+        Those of finite likelihood first; others only if too few were found.
+    tried, found : Array, shape ()
+        How many draws were looked at, the last of them the last that was needed, and how many of these have
+        a finite likelihood, at most `number`.
+    """
+    unravel = unraveller(problem, args)
+
+    def draw(batch: Array) -> Array:
+        return draw_prior(problem, jax.random.split(jax.random.fold_in(key, batch), number), args)
+
+    def search(state: tuple) -> tuple:
+        draws, rank, tried, found, batch = state
+        new = draw(batch)
+        likelihood = jax.vmap(lambda u: log_densities(problem, unravel(u), args)[1])(new)
+        usable = likelihood > -jnp.inf
+        rank = jnp.concatenate([rank, jnp.where(usable, 0, 1)])
+        first = jnp.argsort(rank, stable=True)[:number]
+        enough = found + jnp.cumsum(usable) >= number
+        looked_at = jnp.where(enough.any(), jnp.argmax(enough) + 1, number)
+        draws, rank = jnp.concatenate([draws, new])[first], rank[first]
+        return draws, rank, tried + looked_at, jnp.sum(rank == 0), batch + 1
+
+    def unfinished(state: tuple) -> Array:
+        *_, found, batch = state
+        return (found < number) & (batch < _BATCHES)
+
+    shape, none = jax.eval_shape(draw, 0), jnp.asarray(0)
+    blank = jnp.zeros(shape.shape, shape.dtype), jnp.full(number, 2)
+    draws, _, tried, found, _ = lax.while_loop(unfinished, search, (*blank, none, none, none))
+    return draws, tried, found
+
+
 def _free(problem: Problem, key: Array, args: tuple) -> dict[str, Array]:
     trace = traced(handlers.seed(Honoured(problem.model), key), args, problem.kwargs)
     return unconstrain(trace, {name: site["value"] for name, site in latent_sites(trace).items()})
@@ -169,15 +214,18 @@ def log_densities(
     Returns
     -------
     log_prior : Array, shape ()
-        Of the latent sites, Jacobian included.
+        Of the latent sites, Jacobian included, as it is drawn from: whatever `handlers.scale` says.
     log_likelihood : Array, shape ()
         Of everything else; minus infinity where it cannot be computed.
     values : dict
         Latent and deterministic sites.
     """
     trace, log_det = place(problem, free, args)
-    prior = sum_log_prob({name: trace[name] for name in free}) + log_det
-    likelihood = sum_log_prob({name: site for name, site in trace.items() if name not in free})
+    prior = sum_log_prob({name: {**trace[name], "scale": None} for name in free}) + log_det
+    rest = {name: site for name, site in trace.items() if name not in free}
+    raised = {name: trace[name] for name in free if trace[name].get("scale") is not None}
+    rest |= {name: {**site, "scale": site["scale"] - 1} for name, site in raised.items()}
+    likelihood = sum_log_prob(rest)
     values = {name: trace[name]["value"] for name in free} | deterministics(trace)
     return prior, jnp.where(jnp.isnan(likelihood), -jnp.inf, likelihood), values
 

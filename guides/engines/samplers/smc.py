@@ -28,7 +28,7 @@ from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..plumbing.side_by_side import compiled_batch
 from ..problem.density import approximation, as_numpy
-from ..problem.importance import evidence_below
+from ..problem.importance import evidence_below, proper, told
 from ..steps.starts import random_keys
 from .folding import Folding, find_folding, numberings
 from .particle_moves import (
@@ -230,7 +230,9 @@ class SMC(KeptEngine):
             build = partial(finish, renumbered)
             look = clock.counted(compiled("particles", problem, known, build, *given))
             values, lp = look(*given)
-        return self._result(state, as_numpy(values), np.asarray(lp), clock.seconds, approximate)
+        return self._result(
+            problem, state, as_numpy(values), np.asarray(lp), clock.seconds, approximate
+        )
 
     def _predict_length(self, state: _Cloud, seconds: float) -> None:
         """Warn of a long run, after its first temperature, as if all moves were made at each."""
@@ -356,6 +358,7 @@ class SMC(KeptEngine):
 
     def _result(
         self,
+        problem: Problem,
         state: _Cloud,
         values: dict[str, np.ndarray],
         lp: np.ndarray,
@@ -372,9 +375,10 @@ class SMC(KeptEngine):
         spread = float(np.std(state.log_evidence, ddof=1))
         if spread > _SPREAD:
             log_evidence = evidence_below(log_evidence.value)
+        evidence = proper(problem, log_evidence)
         message = (
             f"SMC drew {self.num_runs} x {self.num_particles} over {steps} temperatures, "
-            f"{float(np.mean(state.moves / state.steps)):.1f} moves at each; {log_evidence}; last "
+            f"{float(np.mean(state.moves / state.steps)):.1f} moves at each; {told(problem, evidence)}; last "
             f"acceptance {float(state.acceptance.mean()):.2f}"
         )
         if not settled:
@@ -397,7 +401,7 @@ class SMC(KeptEngine):
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=log_evidence if settled else None,
+            log_evidence=evidence if settled else None,
         )
 
 

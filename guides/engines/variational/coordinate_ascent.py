@@ -40,7 +40,7 @@ from ..problem.density import (
     trace_model,
     unconstrain,
 )
-from ..problem.importance import effective_share, pareto_k, proper, quality, run_at
+from ..problem.importance import effective_share, pareto_k, proper, quality, run_at, told
 from ..steps.climbs import (
     SETTLED,
     at_rest,
@@ -382,6 +382,9 @@ class CoordinateAscent(KeptEngine):
             given = "given the points, " if plan.rest else ""
             converged, message = converged and close, f"{message}; {given}{verdict}"
         exact = approximate is None and not plan.rest
+        evidence = proper(ends.problem, Evidence(value, "bound")) if exact else None
+        if exact and evidence is None:
+            message += f"; {told(ends.problem, evidence)}"
         return EngineResult(
             engine=self.name,
             draws=draws,
@@ -391,6 +394,6 @@ class CoordinateAscent(KeptEngine):
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=proper(ends.problem, Evidence(value, "bound")) if exact else None,
+            log_evidence=evidence,
             points=plan.rest,
         )

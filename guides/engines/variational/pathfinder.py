@@ -175,8 +175,8 @@ class Pathfinder(KeptEngine):
         evidence = proper(problem, estimate if covered else evidence_below(value))
         effective = 1 / np.square(weights).sum()
         message = (
-            f"Pathfinder pooled {len(mean)} of {number} paths; {told(evidence)}; {self.num_draws} draws from "
-            f"{effective:.0f} effective of {len(flat)}; {judged.sentence}"
+            f"Pathfinder pooled {len(mean)} of {number} paths; {told(problem, evidence)}; "
+            f"{self.num_draws} draws from {effective:.0f} effective of {len(flat)}; {judged.sentence}"
         )
         return EngineResult(
             engine=self.name,

@@ -125,7 +125,7 @@ def fit_table(
         objective=state.history[None, :steps],
         status=Status(
             bool(state.settled),
-            f"coordinate ascent {ended} {passes}; {told(bound)}",
+            f"coordinate ascent {ended} {passes}; {told(some, bound)}",
         ),
         seconds=clock.seconds,
         density_space="unconstrained",

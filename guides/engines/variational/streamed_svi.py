@@ -175,7 +175,9 @@ def fit_table(
         draws={name: value[None] for name, value in sites.items()},
         sample_stats={"lp": found.value[None], "log_weight": log_weights[None]},
         objective=float(peak.value) + search.objective.astype(float),
-        status=Status(search.settled and close, f"{guides.ended(search)}; {told(bound)}; {said}"),
+        status=Status(
+            search.settled and close, f"{guides.ended(search)}; {told(some, bound)}; {said}"
+        ),
         seconds=clock.seconds,
         modes=modes,
         remarks=judged.remarks,

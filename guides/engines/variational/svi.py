@@ -211,7 +211,7 @@ class SVI(KeptEngine):
             objective=search.objective,
             status=Status(
                 search.settled and judged.close,
-                f"{guides.ended(search)}; {told(bound)}; {judged.sentence}",
+                f"{guides.ended(search)}; {told(problem, bound)}; {judged.sentence}",
             ),
             seconds=clock.seconds,
             approximate=approximate,

@@ -9,7 +9,6 @@ from sidebayes.diagnostics.tree import evidence_attributes
 from sidebayes.guides.engines.base import Evidence
 from sidebayes.guides.engines.bridge import bridge_evidence
 from sidebayes.guides.engines.modes import MISSED_MODE
-from sidebayes.guides.engines.problem.units import refuse_powers
 
 from ...common.fields import check_seed
 from ...common.warnings import warn_user
@@ -46,7 +45,8 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     ------
     ValueError
         If the fit has no draws of the posterior, they are not to be trusted (see `Fit.from_draws` for those
-        from elsewhere), a prior is improper, or the posterior has copies that cannot be counted.
+        from elsewhere), there is no evidence (under an improper prior, a composite likelihood, or densities
+        that `handlers.scale` raises to a power), or the posterior has copies that cannot be counted.
     FitError
         If the draws are too few, or their distribution too far from a normal one, for the error to be
         known.
@@ -69,10 +69,6 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     """
     check_seed(seed)
     refuse_sample(fit, "the evidence is of all")
-    if fit.run.card is not None and "composite likelihood" in fit.run.card.tags:
-        raise ValueError(
-            f"{fit.method} has a composite likelihood, which has no evidence; fit 'moe'"
-        )
     config, sizes = fit.config, fit.tree["posterior"].sizes
     if config.gives_point or config.independent_draws or sizes["draw"] < 2:
         raise ValueError(
@@ -87,7 +83,6 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     problem = fit.run.problem
     draws = {str(name): v.to_numpy() for name, v in fit.tree["posterior"].data_vars.items()}
     with fit.run.precision:
-        refuse_powers(problem, "the evidence")
         found = bridge_evidence(problem, draws, seed)
     if level == "caution":
         warn_user(f"the evidence is of draws that call for caution: {why}")

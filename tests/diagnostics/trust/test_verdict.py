@@ -1,5 +1,7 @@
 """What a verdict refuses to call good, and how lower modes are told apart."""
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -55,6 +57,18 @@ def test_what_is_good():
     assert verdict(climbed(SETTLED, SETTLED))[0] == "good"
     assert verdict(climbed(SETTLED))[0] == "good"  # ten equal starts, of which one is run
     assert verdict(sampled(4, 300))[0] == "good"
+
+
+@pytest.mark.parametrize(
+    ("points", "said"), [(["b", "s"], "b, s are points"), (["tau"], "tau is a point")]
+)
+def test_points_beside_draws_are_a_caution(points, said):
+    found = sampled(4, 300)
+    assert verdict(found)[0] == "good"
+    found.tree["fit_info"].attrs["points"] = json.dumps(points)
+    level, why = verdict(found)
+    assert level == "caution"
+    assert f"{said}: the result says nothing about the uncertainty there" in why
 
 
 def test_empty_clusters_of_a_mode_are_told():

@@ -169,6 +169,16 @@ def test_what_are_no_draws_is_named(values, said):
         sidebayes.Fit.from_draws(normal, X, {"mean": values, "sd": values})
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_other_numbers_of_draws_are_said(padded):
+    rng = np.random.default_rng(0)
+    draws = {"mean": rng.normal(size=(2, 30)), "sd": np.exp(rng.normal(size=(2, 90)))}
+    said = r"mean at 120 of 180\), as where" if padded else "mean 2 x 30, sd 2 x 90"
+    given = arviz_base.from_dict({"posterior": draws}) if padded else draws
+    with pytest.raises(ValueError, match=rf"{said}.*; thin all sites alike"):
+        sidebayes.Fit.from_draws(normal, X, given)
+
+
 def drawn(mean, sd, x=X):
     return sidebayes.Fit.from_draws(normal, x, {"mean": mean, "sd": sd})
 

@@ -109,3 +109,18 @@ def test_differences_within_monte_carlo_error_do_not_count():
     gap = judge_moments({"x": first}, {"x": 1.5 * second}, even)
     assert gap.size == pytest.approx(0.5, abs=0.2)
     assert "standard deviation of x" in gap.what
+
+
+def unpriored(y: Annotated[ArrayLike, "rows"]):
+    """A value of each row without a prior, which the third row alone observes."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 3.0))
+    with numpyro.plate("rows", len(y)):
+        own = numpyro.sample("own", dist.Normal(mu, 1.0).mask(False))
+        seen = jnp.arange(len(y)) != 2
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.where(seen, y, own))
+
+
+@pytest.mark.parametrize("engine", [sb.SVI(num_restarts=1), sb.Laplace(num_restarts=1)])
+def test_a_flat_direction_names_its_site(engine):
+    with pytest.raises(sb.FitError, match=r"flat.*'own'|'own'.*flat"):
+        sb.fit(unpriored, np.array([0.1, 0.7, 0.0, -0.4]), engine=engine, progress=False)

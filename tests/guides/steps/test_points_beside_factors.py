@@ -153,6 +153,9 @@ def test_result_says_what_is_a_point(tmp_path):
     assert found.log_evidence is None
     assert "; points: tau (belongs to no block), so that" in str(found.status)
     assert "given the points, Pareto k-hat" in str(found.status)
+    level, why = found.verdict
+    assert level != "good"
+    assert "tau is a point: the result says nothing about the uncertainty there" in why
     table = found.summary()
     assert list(table.index[table["point"]]) == ["tau"]
     draws = found.tree["posterior"]
@@ -190,6 +193,9 @@ def test_a_block_that_shares_its_log_factor_is_a_point():
     bound(found)
     assert json.loads(found.tree["fit_info"].attrs["points"]) == ["move", "covariance", "mean"]
     assert "covariance, mean enter unary of x together with move" in str(found.status)
+    level, why = found.verdict
+    assert level == "caution"
+    assert "move, covariance, mean are points: the result says nothing" in why
 
 
 class Silent(MixingWeights):
