@@ -49,8 +49,8 @@ def doubt_links(
     if _are_chance(holds, guess):
         return (
             f"Each point judged by itself, {holds.mean():.0%} of the {len(holds)} links hold, where chance "
-            f"gives {guess.mean():.0%}: they may be wrong, or about classes that the features do not show; see "
-            "fit.suspect_links()"
+            f"gives {guess.mean():.0%}: they may be wrong, or about classes that the features do not show; "
+            "see fit.suspect_links()"
         )
     if price is None:
         return None
@@ -81,8 +81,8 @@ def doubt_unseen_links(links: Links, same: NDArray, chance: NDArray) -> str | No
     return (
         f"Fitted without them, it tells {holds.mean():.0%} of the {len(holds)} links, where chance gives "
         f"{guess.mean():.0%}: they may be wrong, or about classes that the features do not show, and the "
-        "labels of points without links are guesses. Take features that show the classes, fewer of them, or more "
-        "links; see fit.suspect_links()"
+        "labels of points without links are guesses. Take features that show the classes, fewer of them, or "
+        "more links; see fit.suspect_links()"
     )
 
 
