@@ -72,3 +72,8 @@ def test_known_classes_of_the_wrong_subjects_are_a_caution():
     assert "Known classes contradict the rows: once no class is known" in wrong.verdict[1]
     right = sidebayes.fit("mixed_effects_mixture", **data, known=classes.sort_index(), **shared)
     assert right.verdict[0] == "good"
+    named = classes.map({0: "low", 1: "high"}).sort_index()
+    table = sidebayes.fit("mixed_effects_mixture", **data, known=named, **shared).coefficients()
+    assert set(table.index.get_level_values("cluster")) == {"low", "high"}
+    estimate = table["estimate"]
+    assert estimate["high", "Intercept"] > estimate["low", "Intercept"] + 5
