@@ -199,7 +199,7 @@ def refuse_other_order(name: str, values: Any, names: Any) -> None:
 
 
 def check_order_of_groups(name: str, values: Any, groups: Groups) -> None:
-    """Refuse values by group whose own index is in another order, and warn where nothing tells their order.
+    """Refuse values by group whose own index is in another order, and warn where they may be.
 
     Values without names are taken in the sorted order of the groups' names. Tables of groups are often in the
     order in which rows name them first.
