@@ -43,9 +43,15 @@ from .engines.steps.climbs import (
     until_stopped,
 )
 from .engines.steps.starts import initial_values, starting_point
-from .feature_saliency_diagonal import Diagonal, number_of_clusters, that_ranks
+from .feature_saliency_diagonal import Diagonal, all_used, number_of_clusters, that_ranks
 from .feature_saliency_removals import Traced, simpler, worst_cluster
-from .feature_saliency_starts import at_known_rows, num_starts, some_rows, with_all_features
+from .feature_saliency_starts import (
+    at_known_rows,
+    num_known,
+    num_starts,
+    some_rows,
+    with_all_features,
+)
 from .feature_saliency_steps import Sites, Weighed
 
 __all__ = ["ComponentwiseEM"]
@@ -189,7 +195,8 @@ class ComponentwiseEM(KeptEngine):
             state, _ = run(each, state, fixed)
         table = observed_table(problem, names.observed)
         num_rows = np.inf if table is None else len(table)
-        return self._result(state, names, num_rows, clock.seconds, approximate)
+        fewest = max(self.min_clusters, num_known(problem))
+        return self._result(state, names, num_rows, clock.seconds, approximate, fewest)
 
     def _begun(
         self, problem: Problem, names: Sites, state: _Search, clock: Clock
@@ -354,6 +361,7 @@ class ComponentwiseEM(KeptEngine):
         num_rows: float,
         seconds: dict[str, float],
         approximate: str | None,
+        fewest: int,
     ) -> EngineResult:
         value, code = np.asarray(state.best_value), np.asarray(state.code)
         if not np.isfinite(value).any():
@@ -385,6 +393,7 @@ class ComponentwiseEM(KeptEngine):
         diagonal = Diagonal(*(np.asarray(part)[-1] for part in state.diagonal))
         all_normal = len(names.normal) == len(saliency)
         remark = diagonal.remark(float(np.asarray(state.best_bic)[best]), all_normal=all_normal)
+        full = all_used(used, begun, all_normal=all_normal) if begun > fewest else None
         if stopped:
             message += f"; it stopped at max_steps={self.max_steps}, raise it"
         return EngineResult(
@@ -395,7 +404,7 @@ class ComponentwiseEM(KeptEngine):
             status=Status(not stopped and int(code[best]) != BROKEN, message),
             seconds=seconds,
             approximate=approximate,
-            remarks=() if remark is None else (remark,),
+            remarks=tuple(filter(None, (remark, full))),
         )
 
 

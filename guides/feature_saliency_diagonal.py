@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-__all__ = ["Diagonal", "number_of_clusters", "that_ranks"]
+__all__ = ["Diagonal", "all_used", "number_of_clusters", "that_ranks"]
 
 _WORTH = 2.0
 """Difference of two BIC that is worth a mention (Kass and Raftery 1995, J. Am. Stat. Assoc. 90, 773-795)."""
@@ -56,6 +56,19 @@ class Diagonal(NamedTuple):
         if not all_normal:
             return said
         return f"{said}; compare with sidebayes.fit('gmm', x, num_clusters={number}, covariance='diagonal')"
+
+
+def all_used(used: int, allowed: int, *, all_normal: bool) -> str | None:
+    """What to do where there might be more clusters than were allowed; None where some are left."""
+    if used < allowed:
+        return None
+    said = f"All {allowed} clusters allowed are used: raise num_clusters and see whether the answer stays"
+    if not all_normal:
+        return said
+    return (
+        f"{said}. Features are independent within a cluster, so that correlated ones take several clusters; "
+        "see whether sidebayes.fit('gmm', x, num_clusters=...) with full covariances needs fewer"
+    )
 
 
 def that_ranks(

@@ -14,7 +14,7 @@ from .engines.problem.declared import observed_table
 from .engines.problem.posterior import latent_shapes
 from .feature_saliency_steps import Sites
 
-__all__ = ["at_known_rows", "num_starts", "some_rows", "with_all_features"]
+__all__ = ["at_known_rows", "num_known", "num_starts", "some_rows", "with_all_features"]
 
 _FEWEST, _MOST = 3, 20
 """Starts where none are asked for."""
@@ -52,6 +52,12 @@ def at_known_rows(problem: Problem, names: Sites, starts: dict[str, NDArray]) ->
         mean = np.where(told, own, 0.0).sum(axis=0) / np.maximum(told.sum(axis=0), 1)
         location[:, cluster] = np.where(told.any(axis=0), mean, location[:, cluster])
     return starts | {names.location: location}
+
+
+def num_known(problem: Problem) -> int:
+    """Number of clusters that partial labels name."""
+    known = [np.asarray(arg.classes) for arg in problem.args if isinstance(arg, PartialLabels)]
+    return len(np.unique([one for classes in known for one in classes[classes >= 0]]))
 
 
 def with_all_features(names: Sites, starts: dict[str, NDArray]) -> dict[str, NDArray]:

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sidebayes.models.blocks.side_information.links import Links
 
-__all__ = ["doubt_links"]
+__all__ = ["FEWEST", "doubt_links", "doubt_unseen_links"]
 
-_FEWEST = 10
+FEWEST = 10
 """Links from which on they are judged."""
 
 _ERRORS = 2
@@ -42,24 +42,15 @@ def doubt_links(
         The price of a hard link where links do not tie labels but have prices, so that labels may break hard
         ones. Links of at least this price count as hard.
     """
-    sign = np.sign(links.weights)
-    stated = sign != 0
-    if stated.sum() < _FEWEST:
+    stated = links.weights != 0
+    if stated.sum() < FEWEST:
         return None
-    agree, any_two = same.mean(axis=0)[stated], float(np.mean(chance))
-    must = sign[stated] > 0
-    holds, guess = np.where(must, agree, 1 - agree), np.where(must, any_two, 1 - any_two)
-    room = 1 - guess.mean()
-    if not room > 0:
-        return None
-    number = len(holds)
-    support = (holds - guess).mean() / room
-    error = _ERRORS * (holds - guess).std(ddof=1) / np.sqrt(number) / room
-    if support < error and support + error < _CLEAR:
+    holds, guess = _held(links, same.mean(axis=0), float(np.mean(chance)))
+    if _are_chance(holds, guess):
         return (
-            f"Each point judged by itself, {holds.mean():.0%} of the {number} links hold, where chance gives "
-            f"{guess.mean():.0%}: they may be wrong, or about classes that the features do not show; see "
-            "fit.suspect_links()"
+            f"Each point judged by itself, {holds.mean():.0%} of the {len(holds)} links hold, where chance "
+            f"gives {guess.mean():.0%}: they may be wrong, or about classes that the features do not show; "
+            "see fit.suspect_links()"
         )
     if price is None:
         return None
@@ -71,3 +62,45 @@ def doubt_links(
             "another; see fit.suspect_links()"
         )
     return None
+
+
+def doubt_unseen_links(links: Links, same: NDArray, chance: NDArray) -> str | None:
+    """Say where links are told no better than by chance by parameters that have not seen them.
+
+    Parameters
+    ----------
+    links : Links
+    same : ndarray, shape (num_links,)
+        Probability that the labels of each link agree, its points judged by themselves.
+    chance : ndarray, shape (num_links,)
+        Probability that the labels of any two points agree, by the same parameters.
+    """
+    holds, guess = _held(links, same, chance)
+    if len(holds) < FEWEST or not _are_chance(holds, guess):
+        return None
+    return (
+        f"Fitted without them, it tells {holds.mean():.0%} of the {len(holds)} links, where chance gives "
+        f"{guess.mean():.0%}: they may be wrong, or about classes that the features do not show, and the "
+        "labels of points without links are guesses. Take features that show the classes, fewer of them, or "
+        "more links; see fit.suspect_links()"
+    )
+
+
+def _held(
+    links: Links, same: NDArray, chance: NDArray | float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Probabilities that the stated links hold, and that links between any two points would."""
+    stated = links.weights != 0
+    must = links.weights[stated] > 0
+    agree, any_two = same[stated], np.broadcast_to(chance, same.shape)[stated]
+    return np.where(must, agree, 1 - agree), np.where(must, any_two, 1 - any_two)
+
+
+def _are_chance(holds: NDArray, guess: NDArray) -> bool:
+    """Whether links hold no more often than by chance, and clearly less than all of them."""
+    room = 1 - guess.mean()
+    if not room > 0:
+        return False
+    support = (holds - guess).mean() / room
+    error = _ERRORS * (holds - guess).std(ddof=1) / np.sqrt(len(holds)) / room
+    return bool(support < error and support + error < _CLEAR)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Recognition", "recognition", "sentence"]
+__all__ = ["Recognition", "against_the_rest", "recognition", "sentence"]
 
 _FEWEST = 5
 """Rows of known class from which on they say something of a fit."""
@@ -107,4 +107,31 @@ def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str,
         f"{how} {what}: it is right at {found.right} of {found.num_rows} known rows, of which "
         f"{found.most} have the same class, and the log probability of these classes is "
         f"{found.gain:+.3g} beside that under their shares. {remedy}"
+    )
+
+
+def against_the_rest(
+    seen: Recognition | None, free: Recognition | None, rise: float
+) -> tuple[str, str] | None:
+    """Level and sentence, if rows have other clusters than the known classes.
+
+    What is compared is whether classes are the clusters, or clusters are free and classes have their shares:
+    the second is the more probable by `rise`, less what the first gains on the shares.
+
+    Parameters
+    ----------
+    seen : Recognition or None
+        By parameters that were fitted to the known classes.
+    free : Recognition or None
+        By those to which the fit moves once no class is known.
+    rise : float
+        Log likelihood of the rows, without classes, by the latter beyond that by the former.
+    """
+    if seen is None or free is None or rise - seen.gain < _REFUTED:
+        return None
+    return "caution", (
+        f"Known classes contradict the rows: once no class is known, the fit moves to clusters of which "
+        f"{free.num_rows - free.right} of {free.num_rows} known rows are in another than stated, and the log "
+        f"likelihood of the rows is {rise:.3g} higher, where the classes gain {seen.gain:.3g} on their "
+        "shares. See whether known classes are in the order of the rows, or of the names of the groups"
     )

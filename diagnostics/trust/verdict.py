@@ -44,20 +44,20 @@ _RHAT, _ESS_PER_CHAIN = 1.01, 100
 """Limits of Vehtari et al. (2021), Bayesian Anal. 16, 667-718."""
 
 
-def verdict(fit: Fitted, of_classes: tuple[str, str] | None = None) -> tuple[str, str]:
+def verdict(fit: Fitted, *against: tuple[str, str] | None) -> tuple[str, str]:
     """How far to trust a fit: "good", "caution" or "bad", and why, in a sentence or two.
 
     Parameters
     ----------
     fit : Fit
-    of_classes : (str, str), optional
-        Level and sentence that known classes speak against the fit; see `sentence` of `known_classes`.
+    *against : (str, str) or None
+        Level and sentence of what speaks against the fit beside the run itself, such as known classes; see
+        `sentence` of `known_classes`.
     """
-    level, message = _of_run(fit)
-    if of_classes is None:
-        return level, message
+    found = [_of_run(fit), *filter(None, against)]
     levels = ("good", "caution", "bad")
-    return max(level, of_classes[0], key=levels.index), f"{message} {of_classes[1]}."
+    level = max((one for one, _ in found), key=levels.index)
+    return level, " ".join([found[0][1], *(f"{said}." for _, said in found[1:])])
 
 
 def _of_run(fit: Fitted) -> tuple[str, str]:

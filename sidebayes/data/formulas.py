@@ -148,7 +148,7 @@ class Design(Mapping[str, Any]):
         self._warn_of_late_rows(time, subjects)
         with naming(formula, frame):
             columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
-        columns = columns.drop(columns="Intercept", errors="ignore")
+        columns = columns.drop(columns="Intercept", errors="ignore").set_axis(frame.index, axis=0)
         own: dict[str, Any] = {
             name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")
         }
@@ -158,8 +158,8 @@ class Design(Mapping[str, Any]):
         random = random @ np.linalg.inv(prior.map_of(structure))
         scales = _ratio_scales(self["y"], self["fixed"], random, columns)
         return self._data | {
-            "time": time,
-            "event": event.astype(float),
+            "time": pd.Series(time, frame.index),
+            "event": pd.Series(event.astype(float), frame.index),
             "covariates": columns if columns.shape[1] else None,
             "prior": prior,
             "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
@@ -320,7 +320,7 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
     if (rows < 0).any():
         name = np.asarray(names).tolist()[int(np.argmax(rows < 0))]
         raise ValueError(f"{group} {name!r} has measures, but no row here; add it")
-    found: pd.DataFrame = table.iloc[rows].reset_index(drop=True)
+    found: pd.DataFrame = table.iloc[rows].set_axis(pd.Index(np.asarray(names)), axis=0)
     return found
 
 

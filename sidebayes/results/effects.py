@@ -16,6 +16,7 @@ from ..runs.stored import coordinates
 from .base.fit_base import FitBase
 from .base.intervals import check_probability, normal_interval, total_moments
 from .base.new_data import check_new
+from .shapes import group_names
 
 __all__ = ["coefficients", "effects", "integrated_out", "latents", "summary_of_latents"]
 
@@ -128,7 +129,7 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
     -------
     DataFrame
         Columns ``estimate``, ``standard_error``, ``lower`` and ``upper``, a row for each term, and
-        for each cluster and term of a mixture.
+        for each cluster and term of a mixture. Clusters go by the names that known classes have.
 
     Raises
     ------
@@ -151,7 +152,8 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
     terms = site[site.dims[-1]].to_numpy().tolist()
     index = pd.Index(terms)
     if estimate.ndim == 2:
-        index = pd.MultiIndex.from_product([range(len(estimate)), terms], names=["cluster", "term"])
+        clusters = group_names(fit, len(estimate)).tolist()
+        index = pd.MultiIndex.from_product([clusters, terms], names=["cluster", "term"])
     estimate = estimate.ravel()
     lower, upper = normal_interval(estimate, error, probability)
     columns = {"estimate": estimate, "standard_error": error, "lower": lower, "upper": upper}

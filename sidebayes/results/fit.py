@@ -35,6 +35,7 @@ from .base import labels as of_labels
 from .base import predictions as of_new_data
 from .base.fit_base import FitBase, need_labels
 from .base.known_classes import told_by_known_classes
+from .base.links_left_out import told_by_links_left_out
 from .scores import evidence as of_evidence
 from .scores import leave_one_out as of_loo
 from .scores import validation as of_scores
@@ -315,7 +316,7 @@ class Fit(FitBase):
     @cached_property
     def verdict(self) -> tuple[str, str]:
         """How far to trust the fit: "good", "caution" or "bad", and why."""
-        return verdict(self, told_by_known_classes(self))
+        return verdict(self, told_by_known_classes(self), told_by_links_left_out(self))
 
     def __repr__(self) -> str:
         """Say method, engine, size and verdict."""

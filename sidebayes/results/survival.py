@@ -16,7 +16,7 @@ from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.event_times import PiecewiseHazard
-from sidebayes.models.blocks.side_information.groups import refuse_other_order
+from sidebayes.models.blocks.side_information.groups import Groups, check_order_of_groups
 
 from ..common.fields import real_array
 from ..common.warnings import warn_user
@@ -95,8 +95,10 @@ def survival(
             "times; fit it with form='marginal' for survival curves"
         )
     fn, number = _fn_of(trace[found]), trace[found]["fn"].batch_shape[-1]
-    names = _subjects_of(run, number)
-    refuse_other_order("since", since, names)
+    groups = _subjects_of(run, number)
+    if groups is not None:
+        check_order_of_groups("since", since, groups)
+    names = np.arange(number) if groups is None else groups.names
     at, until = _times("times", times, (-1,)), _times("since", since, (number,))
     last = float(fit.tree["observed_data"][found].max())
     if at.max(initial=0.0) > _FAR * last:
@@ -132,10 +134,9 @@ def _filled(fitted: Run, data: tuple, named: dict[str, Any]) -> Run:
     return fitted.with_data(fill_tables(replace(fitted, data=given), sizes, fitted.data))
 
 
-def _subjects_of(run: Run, number: int) -> NDArray:
+def _subjects_of(run: Run, number: int) -> Groups | None:
     groups = [run.data.get(role.name) for role in run.signature.of_kind("groups")]
-    named = [g.names for g in groups if g is not None and g.num_groups == number]
-    return named[0] if named else np.arange(number)
+    return next((g for g in groups if g is not None and g.num_groups == number), None)
 
 
 def _event_times(run: Run) -> tuple[dict[str, dict], str | None]:

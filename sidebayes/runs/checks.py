@@ -15,7 +15,7 @@ from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.label_inference.padding import Sizes, link_rows
 from sidebayes.models.blocks.roles import Role, Signature
-from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
+from sidebayes.models.blocks.side_information.groups import Groups, check_order_of_groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
@@ -229,10 +229,10 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
 
 
 def check_order(name: str, values: Any, dim: str, data: Mapping[str, Any]) -> None:
-    """Refuse values with an entry for each group whose own index has the groups in another order."""
+    """Refuse or warn of values with an entry for each group that may be in another order than the groups."""
     owner = data.get(dim)
     if isinstance(owner, Groups):
-        refuse_other_order(name, values, owner.names)
+        check_order_of_groups(name, values, owner)
 
 
 def _check_labels(value: Any, role: Role) -> PartialLabels:

@@ -199,7 +199,14 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
         block.remark_on_data(name, data)
         for block, name, data in _described(problem, RemarkingOnData)
     ]
-    found += [fn.remark() for fn, _ in collapsed_sites(trace).values()]
+    for name, (fn, _) in collapsed_sites(trace).items():
+        found.append(fn.remark())
+        for part in (fn, getattr(fn, "components", None)):
+            if (
+                isinstance(part, RemarkingOnData)
+                and (data := observed_table(problem, name)) is not None
+            ):
+                found.append(part.remark_on_data(name, data))
     return [sentence for sentence in found if sentence is not None]
 
 

@@ -148,6 +148,11 @@ def test_a_target_in_other_units_is_a_caution(source):
     assert "give x in the units of the source" in fit.verdict[1]
 
 
+def test_a_target_of_one_row_has_no_spread_to_compare(source):
+    fit = sb.fit("domain_adaptation", X[:1], TRUTH[:1], source=source, progress=False)
+    assert "units of the source" not in fit.verdict[1]
+
+
 def test_another_outcome_beside_the_densities_is_no_known_class():
     """Its log density, unlike what is stated of a class, is a number for each row and cluster."""
     counts = np.where(

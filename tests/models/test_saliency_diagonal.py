@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 from sidebayes.guides.engines.problem.density import trace_model
-from sidebayes.guides.feature_saliency_diagonal import Diagonal, that_ranks
+from sidebayes.guides.feature_saliency_diagonal import Diagonal, all_used, that_ranks
 from sidebayes.guides.feature_saliency_steps import Sites, Weighed
 from sidebayes.models.blocks.saliency.saliencies import two_modes_remark
 from sklearn.mixture import GaussianMixture
@@ -165,3 +165,40 @@ def test_a_cluster_of_two_modes_is_named():
     assert two_modes_remark(wide, range(3)) is None
     draws = {name: np.repeat(value, 2, axis=1) for name, value in values.items()}
     assert two_modes_remark(draws, range(3)) is None
+
+
+def test_two_modes_of_like_width_are_named_from_a_smaller_distance_on():
+    """Two equal normals 3.2 deviations apart have a valley between them."""
+    values = {
+        "saliency": [0.6],
+        "location": [[0.0]],
+        "spread": [[1.0]],
+        "common_location": [3.2],
+        "common_spread": [1.0],
+        "mixing_weights": [1.0],
+    }
+    values = {name: np.array(value, float)[None, None] for name, value in values.items()}
+    assert two_modes_remark(values, range(1)).startswith("Cluster 0 has two modes in feature 0")
+    near = values | {"common_location": np.full((1, 1, 1), 2.8)}
+    assert two_modes_remark(near, range(1)) is None
+
+
+def test_all_clusters_that_are_allowed_are_said():
+    assert all_used(5, 6, all_normal=True) is None
+    said = all_used(6, 6, all_normal=True)
+    assert said.startswith("All 6 clusters allowed are used: raise num_clusters")
+    assert "fit('gmm', x, num_clusters=...)" in said
+    assert "gmm" not in all_used(6, 6, all_normal=False)
+
+
+def test_a_correlated_cluster_takes_all_that_are_allowed():
+    """Unless classes name all clusters, which allows for no others."""
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal(np.zeros(3), 0.9 + 0.1 * np.eye(3), 150)
+    options = {"num_clusters": 2, "progress": False}
+    fit = sb.fit("feature_saliency", x, **options)
+    assert fit.verdict[0] == "caution"
+    assert "All 2 clusters allowed are used" in fit.verdict[1]
+    known = np.where(np.arange(150) % 3 == 0, x[:, 0] > 0, -1)
+    told = sb.fit("feature_saliency", x, known=known, **options)
+    assert "clusters allowed" not in told.verdict[1]

@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
 
 from ..label_inference.partition import FORBIDDEN
+from ..mixtures.data_units import remark_on_units
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.groups import Groups
@@ -103,6 +105,10 @@ class NeighbourMixture(LinkedMixture):
         found = self.anchors.class_probabilities(value, self.responsibilities(value))
         told = self.told()
         return found if told is None else jnp.where(self._is_anchor[:, None], told, found)
+
+    def remark_on_data(self, name: str, value: Any) -> str | None:
+        """Say where the units of the features decide which labelled points are near."""
+        return remark_on_units(name, np.asarray(value, float))
 
     @property
     def _is_anchor(self) -> Array:

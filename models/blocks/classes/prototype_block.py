@@ -26,7 +26,7 @@ from sidebayes.common.magnitudes import listed
 
 from ..block import Block
 from ..components.gaussian_prior import GaussianPrior, resolve_prior
-from ..mixtures.data_units import data_units, fitted_statistic
+from ..mixtures.data_units import data_units, fitted_statistic, remark_on_units
 from ..side_information.partial_labels import PartialLabels, as_partial_labels
 from .prototypes import Prototypes, without_prototypes
 from .stated import shares_of_classes, stated_classes
@@ -178,6 +178,10 @@ class PrototypeSites(Block):
         if role == "prototype":
             units = IndependentTransform(AffineTransform(self.centre, self.unit), 1)
         return ComposeTransform([bijector, units])
+
+    def remark_on_data(self, name: str, value: Any) -> str | None:
+        """Say where the units of the features decide which prototypes are near."""
+        return remark_on_units(name, np.asarray(value, float))
 
     def code_length(self, role: str) -> float:
         r"""Half a log number of labelled rows a real parameter, and component and class of each prototype.

@@ -168,6 +168,8 @@ class SourceComponents(GaussianComponents):
 
 def _in_other_units(source: SourceMixture, rows: NDArray) -> str | None:
     """A sentence if a feature spreads far wider in one domain than in the other."""
+    if len(rows) < 2:  # which have no spread
+        return None
     apart = source.mean - source.weights @ source.mean
     within = np.diagonal(source.covariance, axis1=1, axis2=2)
     ratio = rows.std(axis=0) / np.sqrt(source.weights @ (within + apart**2))

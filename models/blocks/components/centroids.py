@@ -16,6 +16,7 @@ from sidebayes.common.fields import Range, check_number
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
+from ..mixtures.data_units import remark_on_units
 from .partition_starts import cell_moments, partitions
 
 __all__ = ["Centroids"]
@@ -79,3 +80,7 @@ class Centroids(Block):
         data = np.asarray(value, float).reshape(len(value), -1)
         found = partitions(data, self.num_clusters, seed, num_starts, isotropic=True)
         return {"location": cell_moments(found, self.num_clusters)[0]}
+
+    def remark_on_data(self, name: str, value: Any) -> str | None:
+        """Say where the units of the features decide which points are near."""
+        return remark_on_units(name, np.asarray(value, float))

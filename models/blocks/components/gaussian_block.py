@@ -24,7 +24,13 @@ from numpyro.distributions.transforms import (
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
-from ..mixtures.data_units import Rescaled, data_units, refuse_constant, remark_on_dependent
+from ..mixtures.data_units import (
+    Rescaled,
+    data_units,
+    refuse_constant,
+    remark_on_dependent,
+    remark_on_units,
+)
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
 from .few_points import few_points, lone_clusters
@@ -387,7 +393,12 @@ class GaussianComponents(Block):
         return lone_clusters(weights[0, 0] * self.num_points) if fits else None
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
-        """Say which features are functions of others, where full covariances have a prior."""
+        """Say where spheres take the units of features, and which are functions of others.
+
+        The latter matter where full covariances have a prior.
+        """
+        if self.covariance == "spherical":
+            return remark_on_units(name, np.asarray(value, float))
         given = isinstance(self.prior, GaussianPrior)
         if self.covariance != "full" or self.num_cells == 1 or not given:
             return None

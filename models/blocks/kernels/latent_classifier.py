@@ -10,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
+from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
 from sidebayes.common.warnings import warn_user
+
+from ..mixtures.data_units import remark_on_units
 
 __all__ = ["LatentClassifier", "warn_of_offset"]
 
@@ -32,19 +35,26 @@ def warn_of_offset(data: Mapping[str, Any]) -> None:
     if x is None or not links:
         return
     table = np.asarray(x, float)
-    total = float(np.square(table).sum(axis=1).mean())
-    if not total:
+    if not table.any():
         raise ValueError(
             "x is zero at all points, where all latent functions are zero: it tells no points apart; pass "
             "features that vary"
         )
+    if (said := _offset(table)) is not None:
+        warn_user(said)
+
+
+def _offset(table: NDArray) -> str | None:
+    """A sentence if rows are far from zero beside their spread."""
+    total = float(np.square(table).sum(axis=1).mean())
     offset = float(np.square(table.mean(axis=0)).sum())
-    if offset > _OFFSET * total:
-        warn_user(
-            f"x lies far from zero: {offset / total:.0%} of its mean square is that of its mean. Latent "
-            "functions are linear in x and zero at zero, so that they are nearly the same at all points; "
-            "pass x - x.mean(axis=0), each column in units of its deviation, or features of a kernel"
-        )
+    if offset <= _OFFSET * total:
+        return None
+    return (
+        f"x lies far from zero: {offset / total:.0%} of its mean square is that of its mean. Latent "
+        "functions are linear in x and zero at zero, so that they are nearly the same at all points; "
+        "pass x - x.mean(axis=0), each column in units of its deviation, or features of a kernel"
+    )
 
 
 class LatentClassifier(dist.Distribution):
@@ -74,3 +84,8 @@ class LatentClassifier(dist.Distribution):
         """Log-probabilities of the classes at rows of shape (num_points, 1, num_features)."""
         latent = jnp.squeeze(value, -2) @ self.coefficients.T
         return jax.nn.log_softmax(latent, axis=-1)
+
+    def remark_on_data(self, name: str, value: Any) -> str | None:
+        """Say where features lie far from zero, or their units decide what functions are probable."""
+        table = np.asarray(value, float)
+        return _offset(table) or remark_on_units("x", table)

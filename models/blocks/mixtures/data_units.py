@@ -24,10 +24,20 @@ __all__ = [
     "fitted_whitening",
     "refuse_constant",
     "remark_on_dependent",
+    "remark_on_units",
 ]
 
 _NARROW = 1e-7
 """Scatter of a cluster, relative to that of all points, that the scale of a prior outweighs."""
+
+_WIDE = 10.0
+"""Ratio of the widest column's deviation to that of a quarter of all columns from which on units decide."""
+
+_NOTHING = 1e-12
+"""Deviation of a column, relative to the widest, that is rounding."""
+
+_RELATED = 1e-4
+"""Cosine between two columns from which on they are not orthogonal."""
 
 
 def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
@@ -89,6 +99,39 @@ def remark_on_dependent(name: str, values: np.ndarray, num_cells: int) -> str | 
         f"{said[0].upper()}{said[1:]}: full covariances have no width there but that of their prior, "
         f"which favours clusters of unequal sizes, whatever the points say; drop {them}"
     )
+
+
+def remark_on_units(name: str, values: np.ndarray) -> str | None:
+    """Say where columns of very different spread enter distances or inner products together.
+
+    Orthogonal columns, such as principal components or features of a kernel, have the spread that they are
+    meant to have.
+    """
+    deviation = values.std(axis=0)
+    vary = np.flatnonzero(deviation > _NOTHING * deviation.max(initial=0.0))
+    if len(vary) < 2:
+        return None
+    spread = deviation[vary]
+    widest, narrow = spread.max(), np.quantile(spread, 0.25, method="lower")
+    if widest <= _WIDE * narrow:
+        return None
+    if any(
+        _are_orthogonal(values[:, vary] - middle) for middle in (0, values[:, vary].mean(axis=0))
+    ):
+        return None
+    column, share = vary[spread.argmax()], widest**2 / np.square(spread).sum()
+    few = int((spread * _WIDE < widest).sum())
+    return (
+        f"The result depends on the units of the columns of {name}: column {column} has {share:.0%} of the "
+        f"sum of their variances, and {few} of {len(vary)} spread less than a tenth as wide. Unless all "
+        "columns are measured in one unit, divide each by its standard deviation"
+    )
+
+
+def _are_orthogonal(columns: np.ndarray) -> bool:
+    gram = columns.T @ columns
+    length = np.sqrt(np.diagonal(gram))
+    return bool((np.abs(np.triu(gram, 1)) < _RELATED * np.outer(length, length)).all())
 
 
 def fitted_statistic(name: str, value: Array) -> Array:

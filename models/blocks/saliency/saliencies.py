@@ -40,6 +40,10 @@ _APART, _SHARE = 2.0, 0.1
 """Distance of two means, in the sum of their standard deviations, from which on a mixture of the two has
 a valley that is seen; least share of either."""
 
+_NEARER, _ALIKE = 1.5, 1 / 3
+"""The same distance where the narrower of the two is at least this share as wide, so that it is no peak
+within a long tail."""
+
 _GLANCE = 1000
 """Rows whose values show to which step they are rounded."""
 
@@ -86,7 +90,8 @@ def two_modes_remark(values: Mapping[str, Any], columns: Sequence[int]) -> str |
     mean, common = values["location"][0, 0], values["common_location"][0, 0]
     sd, common_sd = (np.sqrt(values[role][0, 0]) for role in ("spread", "common_spread"))
     apart = np.abs(mean - common) / (sd + common_sd)
-    found = (apart > _APART) & (np.minimum(share, 1 - share) > _SHARE)
+    alike = np.minimum(sd, common_sd) > _ALIKE * np.maximum(sd, common_sd)
+    found = (apart > np.where(alike, _NEARER, _APART)) & (np.minimum(share, 1 - share) > _SHARE)
     if "mixing_weights" in values:
         found &= values["mixing_weights"][0, 0][:, None] > 0
     if not found.any():

@@ -11,11 +11,12 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.fields import chosen_rows, is_traced, name_array, rebuilt, refuse_unwritable
+from sidebayes.common.warnings import warn_user
 
 from .cells import cell
 from .partial_labels import frozen
 
-__all__ = ["Groups", "as_groups", "refuse_other_order"]
+__all__ = ["Groups", "as_groups", "check_order_of_groups", "refuse_other_order"]
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float")
 """What pandas finds in arrays of objects that are all numbers."""
@@ -198,6 +199,32 @@ def refuse_other_order(name: str, values: Any, names: Any, order: str = "names")
             f"{wanted[[first]].tolist()[0]!r} is expected; pass {name}.loc[{order}], or "
             f"{name}.to_numpy() if its index means something else"
         )
+
+
+def check_order_of_groups(name: str, values: Any, groups: Groups) -> None:
+    """Refuse values by group whose own index is in another order, and warn where they may be.
+
+    Values without names are taken in the sorted order of the groups' names. Tables of groups are often in the
+    order in which rows name them first.
+
+    Raises
+    ------
+    ValueError
+    """
+    refuse_other_order(name, values, groups.names)
+    if groups.names is None or np.shape(values)[:1] != (groups.num_groups,):
+        return
+    names, index = pd.Index(groups.names), getattr(values, "index", None)
+    appear = names[pd.unique(groups.codes[groups.codes >= 0])]
+    if appear.equals(names) or (isinstance(index, pd.Index) and index.equals(names)):
+        return
+    ordered, first = (", ".join(map(repr, some[:4].tolist())) for some in (names, appear))
+    dots = ", ..." * (len(names) > 4)
+    warn_user(
+        f"{name} has no names, and is taken in the sorted order of the groups, {ordered}{dots}, while rows "
+        f"name them in the order {first}{dots}. Pass pandas objects whose index are the names of the groups, "
+        "as table.set_index(column).sort_index() has them"
+    )
 
 
 def _name_array(name: str, values: Any) -> NDArray:

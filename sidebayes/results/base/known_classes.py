@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.diagnostics.trust.known_classes import recognition, sentence
-from sidebayes.guides.engines.base import Problem
+from sidebayes.diagnostics.trust.known_classes import against_the_rest, recognition, sentence
+from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.left_out import (
     has_step_without,
     step_without,
@@ -81,7 +82,13 @@ def told_by_known_classes(fit: FitBase) -> tuple[str, str] | None:
     if seen is None or trace[site].get("scale") is not None or not has_step_without(fn):
         return sentence(seen, None)
     params = {name: draws[name][0] for name in latent}
-    return sentence(seen, recognition(_unseen(fit, site, params, found), stated))
+    unseen = recognition(_unseen(fit, site, params, found), stated)
+    said = sentence(seen, unseen)
+    certain = unseen is None or unseen.right == unseen.num_rows
+    clusters = type(fn).told is FiniteMixture.told and fit.run.card is not None
+    if said or certain or not clusters or not fit.config.climbs:
+        return said
+    return _against_the_rest(fit, params)
 
 
 def known_rows(trace: dict, layout: Any, owners: dict) -> dict[str, Any]:
@@ -112,6 +119,31 @@ def _probabilities(found: dict[str, NDArray]) -> NDArray[np.float64]:
     prob = np.einsum("...k,...kc->...c", softmax(found["joint"], axis=-1), found["within"])
     scaled: NDArray[np.float64] = prob / prob.sum(axis=-1, keepdims=True)
     return scaled
+
+
+def _against_the_rest(fit: FitBase, params: dict[str, NDArray]) -> tuple[str, str] | None:
+    """What the mode that the engine climbs to from the fit, once no class is known, says of the classes."""
+    ((name, known),) = ((n, v) for n, v in fit.run.data.items() if isinstance(v, PartialLabels))
+    run = replace(fit.run, data={n: value for n, value in fit.run.data.items() if n != name})
+    try:
+        with run.precision:
+            free = run.engine.run(run.problem, seed=run.seed, init=params, progress=False).params
+    except FitError:
+        return None
+    both = {site: np.stack([value, free[site]]) for site, value in params.items()}
+    found = over_draws(fit, untold, run, both)
+    stated = known.admissible(found["joint"].shape[-1]).astype(float)
+    before, after = (recognition(softmax(joint, axis=1), stated) for joint in found["joint"])
+    return against_the_rest(before, after, float(np.diff(found["likelihood"])[0]))
+
+
+def untold(trace: dict, layout: Any, owners: dict) -> dict[str, Array]:
+    """Log likelihood of a model without known classes, and where each point belongs by itself."""
+    fn, value = next(iter(finite_mixtures(trace).values()))
+    return {
+        "likelihood": fn.log_prob(value),
+        "joint": fn.untold_densities(value) + fn.labels.log_weights,
+    }
 
 
 def _unseen(

@@ -1,0 +1,68 @@
+"""Links told by a fit that has not seen them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from sidebayes.diagnostics.links.support import FEWEST, doubt_unseen_links
+from sidebayes.guides.engines.base import FitError
+from sidebayes.guides.engines.problem.density import finite_mixtures
+from sidebayes.guides.engines.problem.posterior import mixture_structure
+
+from ...runs.zoo import make_engine
+from .fit_base import FitBase
+from .predictions import over_draws
+
+__all__ = ["told_by_links_left_out"]
+
+_FOLDS = 5
+"""Parts of the linked points, whose links are left out one part after another."""
+
+
+def told_by_links_left_out(fit: FitBase) -> tuple[str, str] | None:
+    """What links say against a fit that has not seen them, as a level and a sentence of its verdict.
+
+    For classifiers that nothing but links teaches. The method is fitted again, to a mode, without the links
+    of a fifth of the linked points, so that no link that is told shares that point with one that was seen.
+    """
+    run = fit.run
+    name, links = next(iter(run.links.items()), ("", None))
+    if run.model is None or run.card is None or not fit.has_labels or links is None:
+        return None
+    if (links.weights != 0).sum() < FEWEST:
+        return None
+    with run.precision:
+        fn, _ = mixture_structure(run.problem)
+        ties = fn.links()
+    if fn.is_density or ties is None or not ties.num_links:
+        return None
+    points = np.random.default_rng(0).permutation(np.unique(links.pairs))
+    part = np.zeros(points.max() + 1, int)
+    part[points] = np.arange(len(points)) % _FOLDS
+    ends = part[links.pairs]
+    engine = make_engine(None, run.card).roughly()
+    same, chance = np.empty((_FOLDS, len(links))), np.empty(_FOLDS)
+    for fold in range(_FOLDS):
+        kept = np.where((ends == fold).any(axis=1), 0.0, links.weights)
+        without = replace(run, data={**run.data, name: links.with_weights(kept)}, engine=engine)
+        with run.precision:
+            try:
+                found = engine.run(without.problem, seed=run.seed, progress=False)
+            except FitError:
+                return None
+        params = {site: value[None] for site, value in found.params.items()}
+        prob = over_draws(fit, label_shares, without, params)[0]
+        first, second = (prob[end] for end in links.pairs.T)
+        same[fold], chance[fold] = (first * second).sum(axis=-1), np.square(prob.mean(axis=0)).sum()
+    said = doubt_unseen_links(links, same[ends[:, 0], range(len(links))], chance[ends[:, 0]])
+    return None if said is None else ("caution", said)
+
+
+def label_shares(trace: dict, layout: Any, owners: dict) -> Any:
+    """Probabilities of the labels of each point by itself."""
+    fn, value = next(iter(finite_mixtures(trace).values()))
+    return jax.nn.softmax(fn.label_factors(fn.log_factors(value)) + fn.labels.log_weights, axis=-1)

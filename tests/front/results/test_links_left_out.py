@@ -1,0 +1,44 @@
+"""Classifiers taught by links alone are judged by links that they have not seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import sidebayes.diagnostics.links.support as support
+
+import sidebayes
+from sidebayes import Links
+
+DATA = sidebayes.load_dataset("iris")
+X = (DATA.x - DATA.x.mean(axis=0)) / DATA.x.std(axis=0)
+
+
+def verdict(x, labels, weight=np.inf):
+    links = sidebayes.simulate_links(labels, 40, seed=1, weight=weight)
+    clusters = len(np.unique(labels))
+    return sidebayes.fit("pairwise_gp", x, links, num_clusters=clusters, progress=False).verdict
+
+
+def test_links_that_say_nothing_of_other_points_are_a_caution():
+    """Fifteen columns of noise tell any forty links apart, and no others."""
+    rng = np.random.default_rng(5)
+    level, why = verdict(rng.normal(size=(150, 15)), rng.integers(0, 2, 150))
+    assert level == "caution"
+    assert "Fitted without them, it tells" in why
+    assert "of the 40 links, where chance gives 50%" in why
+
+
+def test_links_that_features_show_are_not_doubted():
+    assert verdict(X, DATA.labels, 2.0)[0] == "good"
+
+
+def test_links_unseen_are_beside_chance():
+    links = Links.from_pairs(np.arange(60).reshape(-1, 2), np.arange(30) % 2 == 0)
+    must, chance = links.weights > 0, np.full(30, 0.5)
+    right = np.where(np.arange(30) % 5 == 0, ~must, must).astype(float)
+    assert support.doubt_unseen_links(links, right, chance) is None
+    wrong = np.where(np.arange(30) % 4 < 2, ~must, must).astype(float)
+    assert "the 30 links, where chance gives 50%" in support.doubt_unseen_links(
+        links, wrong, chance
+    )
+    few = links.take(np.arange(9))
+    assert support.doubt_unseen_links(few, wrong[:9], chance[:9]) is None

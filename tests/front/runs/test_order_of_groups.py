@@ -1,0 +1,79 @@
+"""Values by group without names, where rows name groups in another order than the sorted one."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sidebayes.models.blocks.side_information.groups import Groups, check_order_of_groups
+
+import sidebayes
+
+NAMES = [f"s{i}" for i in range(12)]
+ROWS = Groups(np.repeat(NAMES, 3))
+CLASSES = pd.Series(np.arange(12) % 2, NAMES)
+
+
+@pytest.mark.parametrize(
+    "values", [CLASSES.tolist(), CLASSES.to_numpy(), CLASSES.reset_index(drop=True)]
+)
+def test_values_without_names_are_warned_of(values):
+    """Both orders are said: s10 stands before s2 in the sorted one."""
+    with pytest.warns(sidebayes.SideBayesWarning) as found:
+        check_order_of_groups("known", values, ROWS)
+    said = str(found[0].message)
+    assert "known has no names" in said
+    assert (
+        "'s0', 's1', 's10', 's11', ..., while rows name them in the order 's0', 's1', 's2'" in said
+    )
+    assert "set_index(column).sort_index()" in said
+
+
+def test_values_with_names_or_in_the_one_order_are_not():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_order_of_groups("known", CLASSES.sort_index(), ROWS)
+        check_order_of_groups("known", CLASSES.tolist(), Groups(np.repeat(np.arange(12), 3)))
+        check_order_of_groups("since", 1.0, ROWS)
+    with pytest.raises(ValueError, match="known has 's2' at place 2"):
+        check_order_of_groups("known", CLASSES, ROWS)
+
+
+def long_table():
+    rng = np.random.default_rng(0)
+    who, time = np.repeat(np.arange(24), 4), np.tile(np.arange(4.0), 24)
+    level = 10 * (np.arange(24) % 2) + rng.normal(size=24)
+    names = np.array([f"s{i}" for i in range(24)])
+    return pd.DataFrame({"y": level[who] + rng.normal(size=96), "t": time, "s": names[who]}), names
+
+
+def test_survival_data_have_names():
+    table, names = long_table()
+    persons = pd.DataFrame(
+        {"s": names, "until": 4.0 + np.arange(24), "seen": 1, "w": np.arange(24) % 5}
+    )
+    data = sidebayes.design("y ~ t + (1 | s)", table).survival("Surv(until, seen) ~ w", persons)
+    for name in ("time", "event", "covariates"):
+        assert data[name].index.tolist() == sorted(names)
+    assert data["time"]["s10"] == 14.0
+
+
+def test_known_classes_of_the_wrong_subjects_are_a_caution():
+    """Without a class of its own, a row is told little better than by shares, and is sure of another one."""
+    table, names = long_table()
+    data = sidebayes.design("y ~ t + (1 | s)", table)
+    classes = pd.Series(np.arange(24) % 2, names)
+    shared = {"num_clusters": 2, "shared": ("covariance", "noise"), "progress": False}
+    with pytest.warns(sidebayes.SideBayesWarning, match="known has no names"):
+        wrong = sidebayes.fit("mixed_effects_mixture", **data, known=classes.to_numpy(), **shared)
+    assert wrong.verdict[0] == "caution"
+    assert "Known classes contradict the rows: once no class is known" in wrong.verdict[1]
+    right = sidebayes.fit("mixed_effects_mixture", **data, known=classes.sort_index(), **shared)
+    assert right.verdict[0] == "good"
+    named = classes.map({0: "low", 1: "high"}).sort_index()
+    table = sidebayes.fit("mixed_effects_mixture", **data, known=named, **shared).coefficients()
+    assert set(table.index.get_level_values("cluster")) == {"low", "high"}
+    estimate = table["estimate"]
+    assert estimate["high", "Intercept"] > estimate["low", "Intercept"] + 5
