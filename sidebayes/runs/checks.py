@@ -15,7 +15,11 @@ from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.label_inference.padding import Sizes, link_rows
 from sidebayes.models.blocks.roles import Role, Signature
-from sidebayes.models.blocks.side_information.groups import Groups, check_order_of_groups
+from sidebayes.models.blocks.side_information.groups import (
+    Groups,
+    check_order_of_groups,
+    refuse_other_order,
+)
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
