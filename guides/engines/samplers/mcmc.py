@@ -368,7 +368,7 @@ class HMC(Hamiltonian):
         return self.trajectory_length
 
     def _follow(self, walls: bool) -> Callable:
-        return of_one_length(self.trajectory_length)
+        return of_one_length(self.trajectory_length, walls=walls)
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         return {}, steps_remark(stats["n_steps"], "leapfrog steps", MOST_STEPS)

@@ -15,6 +15,7 @@ from sidebayes.guides.engines.plumbing.indicators import kept_indicators
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.density import abstract_trace, log_joint
 from sidebayes.guides.engines.problem.values import check_values, may_vanish, moving_sites
+from sidebayes.guides.engines.samplers.hamiltonian.paths import of_one_length, until_turning
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.gmm import gmm
 
@@ -293,3 +294,17 @@ def test_debug_says_one_thing():
     assert report.ok
     assert report["support"].verdict == report["density"].verdict == "ok"
     assert sb.debug(bounded, UP).ok
+
+
+@pytest.mark.parametrize(("make", "reach"), [(until_turning, 6), (of_one_length, 1.5)])
+def test_an_energy_that_overflows_is_a_fault_of_the_steps(make, reach):
+    """Where a density is zero nowhere; with `walls` it is an edge."""
+
+    def energy(unit):
+        return jnp.exp(40.0 * jnp.square(unit)).sum()
+
+    here = jnp.full(1, 0.1)
+    value, slope = jax.value_and_grad(energy)(here)
+    given = lambda unit: energy(here + unit), value, slope, jnp.asarray(1.4), jax.random.key(1)
+    assert make(reach)(*given).diverging
+    assert not make(reach, walls=True)(*given).diverging

@@ -40,7 +40,7 @@ class Followed(NamedTuple):
         Along the coordinates.
     energy, accept_prob, num_steps, diverging : Array, shape ()
         Total energy, mean probability of acceptance, gradients, and whether the energy rose without limit,
-        but for trajectories of `until_turning` and `of_one_length` that left the support.
+        but for trajectories that left the support where it has walls.
     """
 
     unit: Array
@@ -99,7 +99,7 @@ def until_turning(max_tree_depth: int, *, walls: bool = False) -> Callable:
     return follow
 
 
-def of_one_length(length: float) -> Callable:
+def of_one_length(length: float, *, walls: bool = False) -> Callable:
     """Trajectories of one length, cut off after 1000 leapfrog steps; see `until_turning`."""
 
     def follow(energy: Callable, value: Array, slope: Array, step_size: Array, key: Array):
@@ -114,6 +114,9 @@ def of_one_length(length: float) -> Callable:
             at.potential_energy + euclidean_kinetic_energy(masses, at.r) for at in (begun, last)
         )
         rise = jnp.where(jnp.isnan(after - before), jnp.inf, after - before)
+        diverging = rise > _DIVERGENT
+        if walls:
+            diverging &= ~jnp.isposinf(last.potential_energy)
         accept_prob = jnp.exp(jnp.minimum(-rise, 0.0))
         accepted = jax.random.bernoulli(key_path, accept_prob)
         end, total = jax.tree.map(
@@ -126,7 +129,7 @@ def of_one_length(length: float) -> Callable:
             total,
             accept_prob,
             number,
-            (rise > _DIVERGENT) & ~jnp.isposinf(last.potential_energy),
+            diverging,
         )
 
     return follow
