@@ -31,10 +31,11 @@ $(BIN)/python:
 	  echo "'$$found -m venv' failed; on Debian or Ubuntu install python$$version-venv first" >&2; exit 1; }
 
 # uv takes a tenth of pip's time; where it is not to be had, or cannot read pip's settings, pip installs
+# in its place, here and in .ci/installed.py
 PIP := -m pip install --quiet --disable-pip-version-check
 $(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
 	{ $(BIN)/python $(PIP) --only-binary :all: uv && $(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[dev]"; } \
-	  || $(BIN)/python $(PIP) -e ".[dev]"
+	  || { rm -f $(BIN)/uv; $(BIN)/python $(PIP) -e ".[dev]"; }
 	@touch $@
 
 install: $(VENV)/.installed
