@@ -40,7 +40,10 @@ def capabilities(of):
             | {"Starting", "Collapsible", "Improper", "Checking", "HasUnits"}
             | {"Remarking", "RemarkingOnData"},
         ),
-        (Centroids(2, 3, 1.0), {"Updatable", "Conditional", "Improper", "Starting"}),
+        (
+            Centroids(2, 3, 1.0),
+            {"Updatable", "Conditional", "Improper", "RemarkingOnData", "Starting"},
+        ),
         (ComponentClusters(4, 2, keep_all=True), {"Updatable", "Discrete", "HasUnits", "Starting"}),
         (Discriminants(4, "full", GAUSSIANS), {"Tightening", "Starting"}),
     ],

@@ -214,6 +214,9 @@ def check_order_of_groups(name: str, values: Any, groups: Groups) -> None:
     refuse_other_order(name, values, groups.names)
     if groups.names is None or np.shape(values)[:1] != (groups.num_groups,):
         return
+    table = np.asarray(values)
+    if (table == table[:1]).all():  # in any order
+        return
     names, index = pd.Index(groups.names), getattr(values, "index", None)
     appear = names[pd.unique(groups.codes[groups.codes >= 0])]
     if appear.equals(names) or (isinstance(index, pd.Index) and index.equals(names)):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax.typing import ArrayLike
 
@@ -205,7 +206,8 @@ SURVIVAL = {"level": 1.0, "spread": 2.0, "noise": 0.3, "hazard": 0.2, "pull": -0
 def survival():
     effect = np.array([-1.0, 0.5, 3.0])
     y, times, subjects = np.zeros(4), np.arange(4.0), np.array(["c", "a", "b", "a"])
-    given = (y, times, subjects, np.ones(3), np.array([1.0, 0.0, 1.0]))
+    known = pd.Series([1.0, 0.0, 1.0], index=["a", "b", "c"])
+    given = (y, times, subjects, np.ones(3), known)
     return told(models.joint_survival, given, SURVIVAL | {"effect": effect})
 
 

@@ -37,6 +37,7 @@ def test_values_with_names_or_in_the_one_order_are_not():
         check_order_of_groups("known", CLASSES.sort_index(), ROWS)
         check_order_of_groups("known", CLASSES.tolist(), Groups(np.repeat(np.arange(12), 3)))
         check_order_of_groups("since", 1.0, ROWS)
+        check_order_of_groups("since", np.ones(12), ROWS)
     with pytest.raises(ValueError, match="known has 's2' at place 2"):
         check_order_of_groups("known", CLASSES, ROWS)
 
