@@ -13,6 +13,8 @@ import xarray as xr
 from numpy.typing import NDArray
 from sidebayes.guides.engines.base import Engine
 
+from sidebayes.common.magnitudes import listed
+
 from ..elsewhere import made_by, matched_by_name
 from ..fitted import Fitted
 from ..symmetry.invariants import convergence, frozen_sites, is_still
@@ -169,15 +171,9 @@ def _not_compared(
     """Which variables either has alone, or of another shape; empty where there are none."""
     own = [str(n) for n in fits[best].tree["posterior"].data_vars if n not in shared]
     surplus = [str(n) for n in posterior.data_vars if n not in shared]
-    said = [f"no {_listed(own)} of the shape that {best} has"] * bool(own)
-    said += [f"{_listed(surplus)} beside what {best} has"] * bool(surplus)
+    said = [f"no {listed(own)} of the shape that {best} has"] * bool(own)
+    said += [f"{listed(surplus)} beside what {best} has"] * bool(surplus)
     return " and ".join(said)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names, the first five of many."""
-    rest = [f"{len(names) - 5} more"] if len(names) > 5 else []
-    return ", ".join([*names[:5], *rest])
 
 
 def _complete(out: xr.DataTree, tree: xr.DataTree, like: Fitted | None) -> None:

@@ -156,6 +156,6 @@ def _in_frames(rows: NDArray, frames: NDArray[np.int64] | None) -> NDArray:
     return apart.div(unit.where(unit > 0, 1.0), axis=0).to_numpy()
 
 
-def listed(numbers: Sequence[int] | NDArray) -> str:
-    """The first five of some numbers, for messages."""
-    return ", ".join(str(int(one)) for one in numbers[:5]) + (", ..." if len(numbers) > 5 else "")
+def listed(items: Sequence[int] | Sequence[str] | NDArray) -> str:
+    """The first five of some numbers or names, for messages."""
+    return ", ".join(map(str, items[:5])) + (", ..." if len(items) > 5 else "")

@@ -87,12 +87,13 @@ def may_vanish(problem: Problem) -> bool:
 
 
 def edge_advice(problem: Problem, otherwise: str) -> str:
-    """What to do where an approximation fails: `otherwise`, unless the density may be zero somewhere."""
+    """What to do where an approximation fails: `otherwise`, and more if the density may be zero somewhere."""
     if not may_vanish(problem):
         return otherwise
     return (
-        "the density is zero beyond the edge of a support or where a factor says so, and no normal "
-        "distribution or mode describes a posterior that ends at an edge; use NUTS, SMC or nested sampling"
+        f"{otherwise}. Where the density is zero beyond the edge of a support, or because a factor says so, "
+        "no normal distribution or mode describes a posterior that ends there: use NUTS, SMC or nested "
+        "sampling"
     )
 
 

@@ -98,9 +98,13 @@ def curve_mean(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray |
     -------
     ndarray, shape () or (num_outputs,)
     """
-    if options.get("amplitude") is not None or data.get("y") is None:
-        return None
-    return np.asarray(measured_mean(data["y"], data.get("observed")))
+    mean = _mean_of(data.get("y"), data.get("observed"), options.get("amplitude"))
+    return None if mean is None else np.asarray(mean)
+
+
+def _mean_of(y: Any, observed: Any, amplitude: Any) -> Any:
+    """Mean of what was measured, None where the amplitude is given or nothing was measured."""
+    return None if y is None or amplitude is not None else measured_mean(y, observed)
 
 
 def curve_setting(
@@ -127,9 +131,8 @@ def curve_setting(
     """
     num_outputs = count_outputs(y)
     check_measured(observed, y)
-    if mean is None:
-        mean = measured_mean(y, observed) if amplitude is None and y is not None else 0.0
-    mean = check_mean(mean, num_outputs)
+    mean = _mean_of(y, observed, amplitude) if mean is None else mean
+    mean = check_mean(0.0 if mean is None else mean, num_outputs)
     check_scale_shapes(inputs, length_scale=length_scale, amplitude=amplitude)
     check_anchors(anchors, inputs)
     typical = _typical_scales(y, observed, inputs, length_scale, amplitude, noise)

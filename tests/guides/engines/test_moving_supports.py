@@ -29,20 +29,22 @@ UP = RNG.uniform(0.0, 3.0, size=12)
 BELOW = np.array([-0.5, 0.2, 0.9, 1.3, 0.4, 1.1, -0.1, 0.7])
 
 
-def shifted(y):
-    a = numpyro.sample("a", dist.Uniform(0.0, 5.0))
-    law = dist.TransformedDistribution(
+def late_exponential(a):
+    return dist.TransformedDistribution(
         dist.Exponential(1.0), dist.transforms.AffineTransform(a, 1.0)
     )
+
+
+def shifted(y):
+    a = numpyro.sample("a", dist.Uniform(0.0, 5.0))
+    law = late_exponential(a)
     with numpyro.plate("rows", len(y)):
         numpyro.sample("y", law, obs=y)
 
 
 def shifted_by_factor(y):
     a = numpyro.sample("a", dist.Uniform(0.0, 5.0))
-    law = dist.TransformedDistribution(
-        dist.Exponential(1.0), dist.transforms.AffineTransform(a, 1.0)
-    )
+    law = late_exponential(a)
     numpyro.factor("likelihood", law.log_prob(y).sum())
 
 
@@ -60,12 +62,7 @@ def cut_off(y):
 
 def mixed(y):
     a = numpyro.sample("a", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
-    parts = [
-        dist.TransformedDistribution(
-            dist.Exponential(1.0), dist.transforms.AffineTransform(at, 1.0)
-        )
-        for at in a
-    ]
+    parts = [late_exponential(at) for at in a]
     weights = dist.Categorical(probs=jnp.array([0.3, 0.7]))
     with numpyro.plate("rows", len(y)):
         law = dist.MixtureGeneral(weights, parts, support=dist.constraints.real)
@@ -249,9 +246,7 @@ def test_a_start_is_searched_where_a_factor_is_finite():
 def test_messages_name_the_datum_or_the_factor():
     def late(y):
         a = numpyro.sample("a", dist.Uniform(3.0, 5.0))
-        law = dist.TransformedDistribution(
-            dist.Exponential(1.0), dist.transforms.AffineTransform(a, 1.0)
-        )
+        law = late_exponential(a)
         with numpyro.plate("rows", len(y)):
             numpyro.sample("y", law, obs=y)
 
