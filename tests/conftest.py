@@ -16,6 +16,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # most programs run for milliseconds and compile for seconds; processes that tests start do as well
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+from sidebayes.guides.engines.machine.memory import maps_in_use
+from sidebayes.guides.engines.plumbing import programs
 from sidebayes.guides.engines.plumbing.store import use_program_store
 
 from sidebayes.cache import use_compilation_cache
@@ -29,7 +31,11 @@ use_program_store(None)  # what a test changes in the library must be seen
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-MOST_MAPS = 45_000
+MOST_MAPS = 0.35
+"""Share of its memory maps that a process has used after a file, beyond which its programs are let go.
+
+The library lets go at a half, within a test, and what is compiled again there is compiled for it alone.
+"""
 
 DEAR = dict(
     line.split("|") for line in Path(__file__).with_name("dear.txt").read_text("utf-8").splitlines()
@@ -55,8 +61,8 @@ def pytest_collection_finish(session):
 def _few_memory_maps():
     """Every compiled program maps memory, and a process may have some 65,000 maps, then it dies."""
     yield
-    maps = Path("/proc/self/maps")
-    if maps.is_file() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+    if maps_in_use() > MOST_MAPS:
+        programs._programs.clear()
         jax.clear_caches()
         gc.collect()
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from ..base import FitError
 
 __all__ = [
-    "are_maps_scarce",
     "check_program",
     "machine_memory",
+    "maps_in_use",
     "most_within",
     "program_memory",
     "refuse_beyond_memory",
@@ -55,14 +55,14 @@ def most_within(share: float, wanted: int, each: int) -> int:
     return wanted if have is None else min(wanted, int(share * have) // max(each, 1))
 
 
-def are_maps_scarce() -> bool:
-    """Whether this process has used up half of the memory maps that Linux gives it.
+def maps_in_use() -> float:
+    """Share of the memory maps that Linux gives a process which this one has used up; zero elsewhere.
 
     Each compiled program takes 30 to 1,400 of some 65,000, and a process that finds none left dies.
     """
     with suppress(OSError, ValueError):
-        return _MAPS.read_bytes().count(b"\n") > int(_MOST_MAPS.read_text()) // 2
-    return False
+        return _MAPS.read_bytes().count(b"\n") / int(_MOST_MAPS.read_text())
+    return 0.0
 
 
 def refuse_beyond_memory(what: str, need: int, sites: Mapping[str, Any]) -> None:

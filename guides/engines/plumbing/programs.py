@@ -22,7 +22,7 @@ from numpyro.primitives import _PYRO_STACK
 
 from ..base import FitError, Problem
 from ..machine.background import NoThreadsError, Workers, finished, interruptible
-from ..machine.memory import are_maps_scarce, check_program
+from ..machine.memory import check_program, maps_in_use
 from ..machine.shares import divided, is_spread, on_devices, replicated, whole
 from . import fingerprint
 from .identity import freeze, is_known, structure
@@ -42,6 +42,12 @@ __all__ = [
 ]
 
 _MOST_PROGRAMS = 128
+
+_MOST_MAPS = 0.5
+"""Share of the memory maps of a process, beyond which programs are let go."""
+
+_maps_left = 0.0
+"""Share that was in use after programs were last let go."""
 
 _SMALL = 100_000
 """Numbers in the arguments of a program that is run in no time, however it was compiled."""
@@ -197,7 +203,7 @@ def compile_ahead(
     """
     asked = name, problem, config, build, args, once, often
     key, level = _key(*asked)
-    if _known(key) is not None or are_maps_scarce():
+    if _known(key) is not None or maps_in_use() > _MOST_MAPS:
         return False
     precise, dropped = jax.config.jax_enable_x64, threading.Event()
 
@@ -309,11 +315,19 @@ def _made(
         _programs[key] = program
         if len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
-        if len(_programs) > 1 and are_maps_scarce():
-            for _ in range(len(_programs) // 2):
-                _programs.popitem(last=False)
-            jax.clear_caches()  # which hold them too
+        _spare_maps()
     return program
+
+
+def _spare_maps() -> None:
+    """Let go half of the programs where memory maps are scarce, and more so than when they last were."""
+    global _maps_left
+    used = maps_in_use()
+    if len(_programs) > 1 and used > max(_MOST_MAPS, _maps_left + (1 - _maps_left) / 8):
+        for _ in range(len(_programs) // 2):
+            _programs.popitem(last=False)
+        jax.clear_caches()  # which hold them too
+        _maps_left = maps_in_use()  # others may hold many, and clearing is of no use then
 
 
 def _refuse_dropped(dropped: threading.Event | None) -> None:

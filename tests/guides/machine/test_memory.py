@@ -59,27 +59,42 @@ def test_a_fit_within_the_memory_runs(monkeypatch):
     assert fit(seed=1).labels().shape == (40,)
 
 
-def test_programs_are_let_go_before_memory_maps_run_out(monkeypatch, tmp_path):
+def test_programs_are_let_go_before_memory_maps_run_out(monkeypatch):
     """Those longest out of use; what has gone is compiled again."""
-    monkeypatch.setattr(programs, "_programs", type(programs._programs)())
-    for number in range(4):
-        programs._programs[number] = None
-    limit = tmp_path / "limit"
-    limit.write_text("10\n")
-    maps = tmp_path / "maps"
-    monkeypatch.setattr(memory, "_MOST_MAPS", limit)
-    monkeypatch.setattr(memory, "_MAPS", maps)
-    maps.write_text("map\n" * 5)
-    fit()
-    assert list(programs._programs)[:4] == [0, 1, 2, 3]  # half may be used
+    known = type(programs._programs)((number, None) for number in range(4))
+    monkeypatch.setattr(programs, "_programs", known)
+    monkeypatch.setattr(programs, "_maps_left", 0.0)
+    cleared = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(len(known)))
+    used = iter([0.5, 0.6, 0.1])
+    monkeypatch.setattr(programs, "maps_in_use", lambda: next(used))
+    programs._spare_maps()
+    assert list(known) == [0, 1, 2, 3]  # half of the maps may be used
+    assert not cleared
+    programs._spare_maps()
+    assert list(known) == [2, 3]
+    assert cleared == [2]
 
-    def clear():
-        maps.write_text("map\n" * max(1, len(programs._programs)))
 
-    monkeypatch.setattr(jax, "clear_caches", clear)
-    maps.write_text("map\n" * 6)
-    sb.fit("gmm", X, num_clusters=3, engine=ENGINE, progress=False)
-    assert len(programs._programs) <= 5
-    assert 0 not in programs._programs
-    monkeypatch.setattr(memory, "_MAPS", tmp_path / "other system")
-    assert not memory.are_maps_scarce()
+def test_programs_stay_where_letting_go_is_of_no_use(monkeypatch):
+    """Maps may be those of others; more are let go once these have become more."""
+    known = type(programs._programs)((number, None) for number in range(8))
+    monkeypatch.setattr(programs, "_programs", known)
+    monkeypatch.setattr(programs, "_maps_left", 0.0)
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)
+    monkeypatch.setattr(programs, "maps_in_use", lambda: 0.6)
+    for _ in range(3):
+        programs._spare_maps()
+    assert len(known) == 4
+    monkeypatch.setattr(programs, "maps_in_use", lambda: 0.66)
+    programs._spare_maps()
+    assert len(known) == 2
+
+
+def test_maps_of_this_process_are_counted(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_MOST_MAPS", tmp_path / "limit")
+    (tmp_path / "limit").write_text("10\n")
+    monkeypatch.setattr(memory, "_MAPS", tmp_path / "maps")
+    assert memory.maps_in_use() == 0.0  # other systems
+    (tmp_path / "maps").write_text("map\n" * 6)
+    assert memory.maps_in_use() == 0.6

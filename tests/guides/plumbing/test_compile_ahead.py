@@ -211,7 +211,7 @@ def test_a_thread_drops_its_own_jobs_only(held):
 
 
 def test_nothing_is_compiled_ahead_where_memory_maps_are_scarce(monkeypatch):
-    monkeypatch.setattr(programs, "are_maps_scarce", lambda: True)
+    monkeypatch.setattr(programs, "maps_in_use", lambda: 0.6)
     asked(compile_ahead, twice, SHAPE)
     assert not programs._ahead
 
@@ -240,7 +240,7 @@ SLOW = ("vectorized", "low rank", "mclmc", "svi", "gibbs", "cavi", "map", "geode
 def test_a_fit_asks_ahead_for_what_it_takes(engine, monkeypatch):
     """A program of another shape than the one that is asked for would be compiled beside it."""
     # programs that are let go of for want of memory maps are compiled again
-    monkeypatch.setattr(programs, "are_maps_scarce", lambda: False)
+    monkeypatch.setattr(programs, "maps_in_use", lambda: 0.0)
     card, x = "ppc", X
     options = {"prior": sb.GaussianPrior(np.zeros(2), 0.1, 6.0, np.eye(2))}
     if engine == "geodesic":
