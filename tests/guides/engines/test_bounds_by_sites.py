@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -54,6 +56,7 @@ def exact():
     return np.log(total), means
 
 
+@cache
 def fitted(name, model=between):
     if name in NEEDS_BLACKJAX:
         pytest.importorskip("blackjax")
