@@ -19,8 +19,11 @@ _NEAR = 0.01
 _SAME_PLACE = 0.05
 """Difference of sites there, in standard deviations of their entries."""
 
+_ROUNDING = 1e-3
+"""Share of the spread of starts that counts as one unit at least: ends at zero differ by rounding."""
+
 _TINY = 1e-6
-"""Unit where all ends are at zero."""
+"""Unit where all ends are at zero, and starts are not known."""
 
 _MATTERS = 4.0
 """Nats below the highest mode from which on another one is taken to hold little mass."""
@@ -51,7 +54,12 @@ class Modes(NamedTuple):
         return f"{modes} from {self.num_starts} start{'s' if self.num_starts != 1 else ''}"
 
 
-def distinct_modes(value: NDArray, sound: NDArray[np.bool_], sites: Mapping[str, NDArray]) -> Modes:
+def distinct_modes(
+    value: NDArray,
+    sound: NDArray[np.bool_],
+    sites: Mapping[str, NDArray],
+    starts: Mapping[str, NDArray] | None = None,
+) -> Modes:
     """The different modes among the ends of climbs.
 
     Ends are the same mode if their heights are, and their sites however clusters are numbered: the
@@ -63,13 +71,14 @@ def distinct_modes(value: NDArray, sound: NDArray[np.bool_], sites: Mapping[str,
     sound : ndarray of bool, shape (num_starts,)
         Ends that count.
     sites : mapping of str to ndarray, shape (num_starts, ...)
+    starts : mapping of str to ndarray, shape (num_starts, ...), optional
+        Where the climbs began, which says what is a small difference for a site.
     """
-    places = [_sorted(site) for site in sites.values()]
-    units = [
-        place[sound].std() + 0.01 * np.abs(place[sound]).mean() + _TINY if sound.any() else 1.0
-        for place in places
+    scaled = [
+        _sorted(site) / _unit(site[sound], (starts or {}).get(name))
+        for name, site in sites.items()
+        if site.size
     ]
-    scaled = [place / unit for place, unit in zip(places, units, strict=True) if place.size]
     found: list[int] = []
     for row in [row for row in np.argsort(-value, kind="stable").tolist() if sound[row]]:
         if not any(
@@ -79,6 +88,14 @@ def distinct_modes(value: NDArray, sound: NDArray[np.bool_], sites: Mapping[str,
         ):
             found.append(row)
     return Modes(value[found], {n: site[found] for n, site in sites.items()}, len(value))
+
+
+def _unit(ends: NDArray, starts: NDArray | None) -> float:
+    """What differences between ends of a site are measured by."""
+    if not len(ends):
+        return 1.0
+    least = 0.0 if starts is None else _ROUNDING * float(np.std(starts))
+    return float(ends.std() + 0.01 * np.abs(ends).mean()) + (least or _TINY)
 
 
 def modes_missed(modes: Modes, draws: Mapping[str, NDArray]) -> float | None:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 from jax import Array
 from jax.core import Tracer
 from jax.scipy.special import logsumexp
@@ -23,6 +24,7 @@ from sidebayes.common.fields import (
     check_integer,
     given_array,
     is_traced,
+    plain_array,
     real_array,
 )
 
@@ -126,7 +128,7 @@ def read_times(time: HostArrayLike, event: HostArrayLike) -> tuple[np.ndarray, n
     ValueError
         If a time is not positive and finite, an indicator is neither 0 nor 1, or lengths differ.
     """
-    times, events = real_array("time", time), real_array("event", event)
+    times, events = real_array("time", time), _indicators(event)
     if times.ndim != 1 or times.shape != events.shape:
         raise ValueError(
             f"time has shape {times.shape} and event {events.shape}; expected one of each per subject"
@@ -327,6 +329,26 @@ def _lambert(log_value: Array) -> Array:
     for _ in range(_STEPS):
         start = start * (1 + log_value - jnp.log(start)) / (1 + start)
     return start
+
+
+def _indicators(event: HostArrayLike) -> np.ndarray:
+    """Indicators of events as an array of floats; the column of a table is named."""
+    column = getattr(event, "name", None)
+    name = "event" if column in (None, "event") else f"event, column {column!r},"
+    given = plain_array("event", event)
+    missing = pd.isna(given)
+    if missing.any():
+        raise ValueError(
+            f"{name} is missing in row {int(np.argmax(missing))}; drop such subjects, or give 0 where "
+            "the event was not seen until time"
+        )
+    try:
+        return real_array("event", given)
+    except TypeError:
+        raise TypeError(
+            f"{name} holds {given.tolist()[0]!r:.40}; expected 1 or True where the event was seen, 0 or "
+            "False where time is censored"
+        ) from None
 
 
 def check_times(time: Any, event: Any) -> None:

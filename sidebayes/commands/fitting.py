@@ -17,6 +17,7 @@ from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.runs.zoo import CARDS, find_card, make_engine
 
+from ..common.columns import did_you_mean
 from ..common.files import read_table, write_table
 from ..results.fit import Fit
 from .columns import NamedTable, group_names, named_labels, number_classes
@@ -177,7 +178,8 @@ def _configured(engine: Any, settings: dict[str, Any]) -> Any:
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise ValueError(
-            f"--setting {unknown[0]}=...: engine {engine.name!r} has no such setting; it has {known}"
+            f"--setting {unknown[0]}=...: engine {engine.name!r} has no such setting"
+            f"{did_you_mean(unknown[0], known)}; it has {known}"
         )
     return replace(engine, **settings)
 

@@ -19,8 +19,8 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
     text : str
     flags : mapping
         Flag by name of the argument: ``"--seed"``, or ``"--option covariance="``. A name that is an English
-        word is replaced only where a value follows. Of ``drop=['a'] (--drop a on the command line)`` the
-        latter is kept.
+        word is replaced only where a value follows, and one in quotes nowhere. Of
+        ``drop=['a'] (--drop a on the command line)`` the latter is kept.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
         ending = flag if flag.endswith("=") else f"{flag} "
         text = re.sub(rf"(?<![\w.-]){name} ?=(?!=) ?(?=[^\s=])", ending, text)
         if "_" in name:
-            text = re.sub(rf"(?<![\w./-]){name}(?![\w./=(-])", flag.rstrip("="), text)
+            text = re.sub(rf"(?<![\w./'-]){name}(?![\w./=('-])", flag.rstrip("="), text)
     return text
 
 

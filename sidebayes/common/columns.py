@@ -1,13 +1,14 @@
-"""Names of the columns of tables, by which tables are matched to one another."""
+"""Names of the columns of tables, by which tables are matched to one another, and names that are near."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["column_names", "column_order", "refuse_odd_names"]
+__all__ = ["column_names", "column_order", "did_you_mean", "refuse_odd_names"]
 
 
 def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
@@ -80,3 +81,10 @@ def refuse_odd_names(names: Sequence[str], what: str) -> None:
     odd = next((name for name in names if not name.isprintable()), None)
     if odd is not None:
         raise ValueError(f"{what} hold {odd!r}, with a character that cannot be shown; rename it")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest known name in brackets, for messages; nothing where none is near."""
+    plain = name.strip().lower().replace("-", "_").replace(" ", "_")
+    close = difflib.get_close_matches(plain, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

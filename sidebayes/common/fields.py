@@ -258,7 +258,7 @@ def plain_array(name: str, values: Any) -> NDArray:
     Raises
     ------
     TypeError
-        If rows are of different lengths.
+        If rows are of different lengths, or it is a set, an iterator or a sparse matrix.
     ValueError
         If entries are masked.
     """
@@ -269,6 +269,10 @@ def plain_array(name: str, values: Any) -> NDArray:
         found = np.asarray(values)
     except ValueError:
         raise TypeError(f"{name} = {values!r:.60}; expected rows of one length") from None
+    if found.shape == () and found.dtype == object and isinstance(values, Iterable):
+        kind = type(values).__name__
+        remedy = f"{name}.toarray()" if hasattr(values, "toarray") else f"list({name})"
+        raise TypeError(f"{name} is a {kind}, which is no array; pass {remedy}")
     if found.dtype == object and isinstance(values, _PANDAS):
         return pd.Series(found.ravel()).infer_objects().to_numpy().reshape(found.shape)
     return found

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .warnings import warn_user
 
-__all__ = ["check_precision", "listed", "refuse_huge", "warn_of_far_rows"]
+__all__ = ["check_precision", "listed", "refuse_huge", "refuse_tiny", "warn_of_far_rows"]
 
 _LEVELS = 256
 """Steps between the least and the largest value of a column that its floating-point type must resolve."""
@@ -45,6 +45,22 @@ def refuse_huge(name: str, values: NDArray, dtype: str = "float64") -> None:
     )
 
 
+def refuse_tiny(name: str, values: NDArray) -> None:
+    """Refuse rows that differ, but so little that squares of all differences underflow.
+
+    Raises
+    ------
+    ValueError
+        Naming the largest difference.
+    """
+    width = float(np.ptp(values, axis=0).max())
+    if 0 < width < _least_width("float64"):
+        raise ValueError(
+            f"{name} has values that differ by {width:.3g} at most, whose squares are zero in float64; give "
+            f"{name} in smaller units"
+        )
+
+
 def check_precision(name: str, values: NDArray, dtype: str) -> None:
     """Refuse a table with columns that a floating-point type rounds to a few values, or to none.
 
@@ -66,7 +82,7 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
     columns = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
     least, most = (f.reduce(columns, axis=0).astype(float) for f in (np.fmin, np.fmax))
     size, width = np.maximum(np.abs(least), np.abs(most)), most - least
-    tiny = np.flatnonzero((width > 0) & (width < np.sqrt(np.finfo(dtype).tiny) * 1e4))
+    tiny = np.flatnonzero((width > 0) & (width < _least_width(dtype)))
     if len(tiny):
         raise ValueError(
             f"{name} has values that differ by {width[tiny[0]]:.3g} at most in column {listed(tiny)}, whose "
@@ -84,6 +100,11 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
             f"{listed(bad)}; {coarse} rounds them to steps of {step[first]:.2g}. Subtract an offset, "
             f"{name} - {name}.mean(axis=0), before they are rounded{finer}"
         )
+
+
+def _least_width(dtype: str) -> float:
+    """Range of a column whose squares are safely above the smallest number."""
+    return float(np.sqrt(np.finfo(dtype).tiny)) * 1e4
 
 
 def warn_of_far_rows(

@@ -137,6 +137,12 @@ def _checked(frame: Any) -> pd.DataFrame:
         raise TypeError(f"frame is a {kind}; pass {wanted}")
     if not frame.size:
         raise ValueError(f"frame has shape {frame.shape}: there is nothing to read")
+    for name, kind in frame.dtypes.items():
+        if pd.api.types.is_complex_dtype(kind):
+            raise TypeError(
+                f"column {name!r} holds {kind}, expected real numbers; give its real and imaginary parts "
+                "as two columns"
+            )
     return frame
 
 

@@ -72,10 +72,14 @@ def check_data(
     Raises
     ------
     TypeError
-        If it does not hold numbers.
+        If it does not hold numbers, or is declared without axes.
     ValueError
         On a wrong shape, or missing, masked, infinite or huge entries (rows are named).
     """
+    if not dims:
+        raise TypeError(
+            f"{name} is declared as data without axes; declare a number as an option, {name}: float"
+        )
     if x is None or isinstance(x, str | Mapping | set):
         raise TypeError(
             f"{name} = {x!r:.40} is not a data matrix; pass an array of shape {shape_of(dims)}, e.g. "

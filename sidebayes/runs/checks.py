@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -23,6 +22,7 @@ from sidebayes.models.blocks.side_information.groups import (
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
+from ..common.columns import did_you_mean
 from ..common.fields import check_integer
 from ..data.shapes.landmark_checks import covariate_column
 from ..data.shapes.landmarks import Landmarks
@@ -384,9 +384,9 @@ def check_options(signature: Signature, options: Mapping[str, Any], method: str)
                 raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
             if name == "links":
                 raise _takes_no_links(method, signature)
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise TypeError(f"{method} has no option {name!r}{hint}; its options: {sorted(known)}")
+            raise TypeError(
+                f"{method} has no option {name!r}{did_you_mean(name, known)}; its options: {sorted(known)}"
+            )
 
 
 def require_options(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..common.columns import did_you_mean
 from .cards import CARDS, Card, resolve
 
 __all__ = [
@@ -99,7 +99,7 @@ def find_card(name: str) -> Card:
     if name in CARDS:
         return CARDS[name]
     raise ValueError(
-        f"there is no method {name!r}{_hint(name, CARDS)}; expected one of "
+        f"there is no method {name!r}{did_you_mean(name, CARDS)}; expected one of "
         f"{sorted(CARDS)}, or a NumPyro model function"
     )
 
@@ -143,7 +143,7 @@ def make_engine(engine: Any, card: Card | None = None) -> Any:
     if isinstance(engine, str):
         if engine not in ENGINES:
             raise ValueError(
-                f"there is no engine {engine!r}{_hint(engine, ENGINES)}; expected one of "
+                f"there is no engine {engine!r}{did_you_mean(engine, ENGINES)}; expected one of "
                 f"{sorted(ENGINES)}"
             )
         engine = resolve(ENGINES[engine])()
@@ -164,9 +164,3 @@ def make_engine(engine: Any, card: Card | None = None) -> Any:
         own = " and ".join(one.name for one in CARDS.values() if "kmeans" in one.engines)
         raise ValueError(f"engine 'kmeans' is for {own}; use 'em'")
     return engine
-
-
-def _hint(name: str, known: Any) -> str:
-    plain = name.strip().lower().replace("-", "_").replace(" ", "_")
-    close = difflib.get_close_matches(plain, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -204,7 +204,9 @@ class EM(KeptEngine):
             raise nowhere_finite(problem, one_member(starts, 0))
         params = as_numpy(state.params | sites)
         told = params, ends, clock.seconds, approximate
-        return result(self.name, problem, state, *told, tol=self.tol, max_steps=self.max_steps)
+        return result(
+            self.name, problem, state, starts, *told, tol=self.tol, max_steps=self.max_steps
+        )
 
     def init(
         self, problem: Problem, *, seed: int = 0, init: Mapping[str, Any] | None = None

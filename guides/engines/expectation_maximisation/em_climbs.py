@@ -69,6 +69,7 @@ def result(
     name: str,
     problem: Problem,
     state: Climb,
+    starts: dict[str, Any],
     params: dict[str, NDArray],
     ends: Ends,
     seconds: dict[str, float],
@@ -85,6 +86,8 @@ def result(
         Of the engine.
     problem : Problem
     state : Climb
+    starts : dict
+        Latent sites where the climbs began, with an axis of starts in front.
     params : dict of ndarray
         Latent and deterministic sites there, with an axis of starts in front.
     ends : Ends
@@ -112,7 +115,7 @@ def result(
     if not sound.any():
         raise all_collapsed(problem, collapsed[best], points[best], state.params)
     is_mode, remark = ends.remark(best, points[best])
-    modes = distinct_modes(value, sound, {n: params[n] for n in state.params})
+    modes = distinct_modes(value, sound, {n: params[n] for n in state.params}, starts)
     converged = bool(code[best] == SETTLED) and is_mode
     message = (
         f"EM found no mode in {steps[best]} steps"

@@ -243,7 +243,7 @@ def ascend(
         point = {name: np.asarray(value[0]) for name, value in starts.items()}
         raise FitError(_no_start(title, problem, point), point)
     places = as_numpy(free), as_numpy(sites)
-    return _ended(title, state, ends, *places, gradient, tol=tol, max_steps=max_steps)
+    return _ended(title, state, ends, starts, *places, gradient, tol=tol, max_steps=max_steps)
 
 
 def _shown(state: _Climb) -> str:
@@ -320,6 +320,7 @@ def _ended(
     title: str,
     state: _Climb,
     ends: Ends,
+    starts: Mapping[str, Any],
     free: dict[str, NDArray],
     sites: dict[str, NDArray],
     gradient: Callable[[NDArray], NDArray],
@@ -339,7 +340,7 @@ def _ended(
     if code == STALLED and bool(spent or _is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
-    modes = distinct_modes(value, sound, {n: sites[n] for n in free})
+    modes = distinct_modes(value, sound, {n: sites[n] for n in free}, starts)
     if not is_mode:
         message = f"{title} found no mode in {steps[best]} steps"
     elif code == SETTLED:

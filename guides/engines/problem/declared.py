@@ -22,6 +22,7 @@ __all__ = [
     "observed_table",
     "observed_values",
     "schedule_of",
+    "site_axes",
     "site_dims",
     "site_roles",
 ]
@@ -37,25 +38,30 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
     for name, site in trace.items():
         if site["type"] != "deterministic" and not is_latent(site):
             continue
-        rank = len(jnp.shape(site["value"]))
-        plates = {frame.dim: frame.name for frame in site.get("cond_indep_stack", ())}
-        event = site["fn"].event_dim if site["type"] == "sample" else rank - len(plates)
-        batch = rank - event
-        named = [plates.get(axis - batch, f"{name}_dim_{axis}") for axis in range(batch)]
+        named, tail = site_axes(name, site)
         given = (site.get("infer") or {}).get("event_dims")
         if given is not None:
-            if len(given) != event:
+            if len(given) != len(tail):
                 raise ValueError(
                     f"site {name!r}: event_dims={list(given)!r} names {len(given)} axes; "
-                    f"the site has {event} event axes"
+                    f"the site has {len(tail)} event axes"
                 )
             tail = tuple(given)
         elif name in _weights_of_clusters(trace):
             tail = ("clusters",)
-        else:
-            tail = tuple(f"{name}_dim_{batch + axis}" for axis in range(event))
         dims[name] = (*named, *tail)
     return dims
+
+
+def site_axes(name: str, site: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the axes of a site: those in plates are named by these, its own ones are numbered."""
+    plates = {frame.dim: frame.name for frame in site.get("cond_indep_stack", ())}
+    rank = len(jnp.shape(site["value"]))
+    event = site["fn"].event_dim if site["type"] == "sample" else rank - len(plates)
+    numbered = tuple(f"{name}_dim_{axis}" for axis in range(rank))
+    batch = rank - event
+    named = tuple(plates.get(axis - batch, numbered[axis]) for axis in range(batch))
+    return named, numbered[batch:]
 
 
 def site_roles(problem: Problem) -> dict[str, str]:

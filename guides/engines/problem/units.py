@@ -19,7 +19,7 @@ from sidebayes.models.blocks.side_information.hard_links import connected_sets
 
 from ..base import Problem
 from .density import abstract_trace, collapsed_of, collapsed_sites, is_individual, is_latent
-from .honoured import is_factor, is_outcome
+from .honoured import explaining_integers, is_factor, is_outcome
 
 __all__ = [
     "Layout",
@@ -214,7 +214,9 @@ def _extent(name: str, site: dict) -> int | None:
     """
     fn, shape = site["fn"], jnp.shape(site["value"])
     batch = shape[: len(shape) - fn.event_dim]
-    if batch and not jax.eval_shape(fn.log_prob, site["value"]).shape:
+    with explaining_integers():
+        apart = jax.eval_shape(fn.log_prob, site["value"]).shape if batch else ()
+    if batch and not apart:
         raise ValueError(
             f"the distribution of site {name!r} has one log density for data of shape {shape}, and "
             f"event_shape {fn.event_shape}; give it the event_shape {shape}, since that many numbers are one "

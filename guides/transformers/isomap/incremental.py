@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.common.fields import check_integer, chosen_rows
-from sidebayes.common.magnitudes import listed, refuse_huge
+from sidebayes.common.magnitudes import listed, refuse_huge, refuse_tiny
 from sidebayes.common.warnings import warn_user
 
 from .embedding import Embedding
@@ -163,6 +163,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         else:
             x = validate_data(self, X, dtype=np.float64, copy=True)
             refuse_huge("X", x)
+            refuse_tiny("X", x)
         refuse_few(x.shape[0], number, self.n_landmarks)
         self._manifold = Manifold.start(
             TableRows(x, self.metric) if self.metric != "precomputed" else x, rule, self.n_landmarks

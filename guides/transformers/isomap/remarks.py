@@ -91,7 +91,12 @@ def remarks(embedding: Embedding, manifold: Manifold) -> list[str]:
         )
     values = embedding.eigenvalues
     positive = int(np.sum(values > 1e-12 * values.max(initial=0.0)))
-    if positive < embedding.number:
+    if not positive:
+        found.append(
+            "no eigenvalue is positive, and all coordinates are zero: the rows of the largest part are at "
+            "one place; drop equal rows, or raise n_neighbors or radius"
+        )
+    elif positive < embedding.number:
         found.append(
             f"only {positive} eigenvalues are positive, and the other coordinates are zero; lower "
             f"n_components = {embedding.number}"

@@ -248,7 +248,12 @@ def check_pairs(pairs: ArrayLike, num_points: int | None, name: str = "links") -
     if pairs.size == 0:
         return np.zeros((0, 2), np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"{name} must have shape ({name}, 2), got {pairs.shape}")
+        advice = ""
+        if pairs.ndim == 1 and isinstance(pairs.flat[0], tuple | list):
+            advice = f"; of pairs in a column pass {name}.tolist()"
+        elif pairs.ndim == 2 and pairs.shape[1] == 3:
+            advice = "; a table that says of each pair whether it is linked is for Links.from_pairs"
+        raise ValueError(f"{name} must have shape ({name}, 2), got {pairs.shape}{advice}")
     if (missing := pd.isna(pairs).any(axis=1)).any():
         raise ValueError(f"{name}[{int(np.argmax(missing))}] has a missing row number; drop it")
     if not np.issubdtype(pairs.dtype, np.integer):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sidebayes.diagnostics.sites import name_axes
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled, structure
+from sidebayes.guides.engines.problem.declared import site_axes
 from sidebayes.guides.engines.problem.density import abstract_trace, site_log_prob, trace_model
 from sidebayes.guides.engines.problem.honoured import in_scan, is_outcome
 from sidebayes.guides.engines.problem.units import given_data
@@ -346,12 +347,16 @@ def to_dataset(
     tables = {role.name: role for role in run.signature.of_kind("table")}
     front = [] if draws is None else [len(draws["chain"]), len(draws["draw"])]
     shaped: dict[str, NDArray] = {}
+    trace = abstract_trace(run.problem)
     dims: dict[Any, Any] = {}
     for site, value in values.items():
         own = value.shape if draws is None else value.shape[1:]
         shaped[site], role = value.reshape(*front, *own), tables.get(found[site] or "")
         if role is not None:
             dims[site] = list(axes_of(role, len(own)))
+        else:  # made of data, in a plate
+            plates, rest = site_axes(site, trace[site])
+            dims[site] = [*plates, *rest]
     coords: dict[Any, Any] = {} if draws is None else {n: draws[n] for n in ("chain", "draw")}
     sample_dims = [] if draws is None else ["chain", "draw"]
     data = dict_to_dataset(shaped, dims=dims, coords=coords, sample_dims=sample_dims)

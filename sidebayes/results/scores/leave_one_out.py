@@ -137,7 +137,9 @@ def _of_rows(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
     with run.precision:
         refuse_dependent_units(run.problem, "loo(unit='row')")
         layout = lay_out_units(run.problem)
-    if len(layout.dims) != 1 or any(owner is not None for owner in layout.owners.values()):
+    groups = {role.name for role in run.signature.of_kind("groups")}
+    in_groups = groups & set(layout.dims) or any(o is not None for o in layout.owners.values())
+    if len(layout.dims) != 1 or in_groups:
         raise ValueError(
             f"{fit.method} has units of {list(layout.dims)}, which are not rows that links join; use "
             "unit='set'"

@@ -61,6 +61,17 @@ def test_modes_are_counted_whatever_the_numbers_of_clusters():
     assert str(one) == "1 distinct mode from 2 starts"
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_rounding_near_zero_makes_no_second_mode(unit):
+    """Where all ends are at zero, nothing but the starts tells what is far."""
+    rng, value, sound = np.random.default_rng(0), np.zeros(10), np.ones(10, bool)
+    starts = {"mean": unit * rng.normal(size=10)}
+    ends = {"mean": 1e-6 * unit * rng.normal(size=10)}
+    assert len(distinct_modes(value, sound, ends, starts).height) == 1
+    apart = {"mean": 1e-3 * unit * np.sign(ends["mean"])}
+    assert len(distinct_modes(value, sound, apart, starts).height) == 2
+
+
 def test_a_mode_that_no_draw_reached_is_found():
     def modes(*heights):
         places = np.array([[0.0, 5.0], [0.0, 1.0], [4.0, 9.0]])[: len(heights)]

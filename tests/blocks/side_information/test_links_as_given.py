@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy.special import expit, logsumexp
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -199,3 +200,17 @@ def test_parts_and_weights_that_are_refused():
 def test_links_are_not_counted_from_the_end(rows):
     with pytest.raises(ValueError, match="row numbers from 0 on and below 6"):
         STATED.take(rows)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ({(0, 1)}, r"links is a set, .*pass list\(links\)"),
+        (zip([0], [1], strict=True), r"links is a zip, .*pass list\(links\)"),
+        (pd.Series([(0, 1), (1, 2)]), r"of pairs in a column pass links.tolist\(\)"),
+        (np.array([[0, 1, 1]]), r"is for Links.from_pairs"),
+    ],
+)
+def test_pairs_in_other_containers_are_met_with_the_remedy(pairs, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Links.must_link(pairs)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax.typing import ArrayLike
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
@@ -239,3 +240,9 @@ def test_options_that_no_distribution_takes_are_named_with_their_sites():
     for sd in (np.nan, -1.0):
         with pytest.raises(ValueError, match="site 'm': Normal distribution got invalid scale"):
             sb.fit(model, y, sd=sd, engine="map", progress=False)
+
+
+def test_complex_columns_of_a_frame_are_named():
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [1j, 2.0]})
+    with pytest.raises(TypeError, match="column 'b' holds complex128, expected real numbers"):
+        sb.mixed_table(frame)

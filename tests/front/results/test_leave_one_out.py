@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +10,11 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from arviz_stats import compare
+from jax.typing import ArrayLike
 from scipy.special import logsumexp
 from scipy.stats import norm
 from sidebayes.guides.engines.base import Engine, EngineResult, Status
-from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 
 import sidebayes
 from sidebayes import LinkedCategorical, LinkedMixture, Links, SideBayesWarning
@@ -124,3 +125,19 @@ def test_a_few_units_are_left_out_by_fits():
 def test_what_is_no_row_is_refused(fits):
     with pytest.raises(ValueError, match="expected 'set' or 'row'"):
         fits["free"].loo(unit="point")
+
+
+def test_rows_of_groups_that_share_a_label_are_no_units():
+    def grouped(y: Annotated[ArrayLike, "rows"], subjects: Annotated[sidebayes.Groups, "rows"]):
+        loc = numpyro.sample("loc", dist.Normal(0.0, 2.0))
+        graph = as_label_graph(None, subjects.num_groups)
+        labels = LinkedCategorical(jnp.log(jnp.array([0.6, 0.4])), graph)
+        parts = dist.Normal(loc + jnp.array([0.0, 2.0]), 1.0)
+        numpyro.sample("y", LinkedMixture(labels, parts, groups=subjects), obs=y)
+
+    who = ["d", "a", "c", "a", "d", "c"]
+    y = X[:6, 0]
+    fit = sidebayes.fit(grouped, y, who, engine=sidebayes.Laplace(), progress=False)
+    assert fit.loo().n_data_points == 3
+    with pytest.raises(ValueError, match=r"has units of \['subjects'\].*use unit='set'"):
+        fit.loo(unit="row")

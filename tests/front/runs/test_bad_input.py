@@ -280,6 +280,10 @@ COMMANDS = {
     "flip rate": (["fit", "ppc", "iris", "--num-links", "5", "--flip-rate", "1.5"], "probability"),
     "option": (["fit", "ppc", "iris", "--option", "covariance"], "expected name=value"),
     "setting": (["fit", "ppc", "iris", "--setting", "steps=3"], "has no such setting"),
+    "setting that is near": (
+        ["fit", "ppc", "iris", "--setting", "tool=3"],
+        "no such setting (did you mean 'tol'?); it has ['tol', 'max_steps'",
+    ),
     "clusters": (["fit", "ppc", "iris", "--num-clusters", "0"], "expected an integer >= 1"),
     "compare": (["compare", "nowhere.nc"], "there is no file nowhere.nc"),
     "report": (["report", "nowhere.nc"], "there is no file nowhere.nc"),
