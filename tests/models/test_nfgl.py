@@ -22,6 +22,8 @@ CLASSES, CLUSTERS = np.array([0, 1, 0, 1, 2, 0, 1]), np.array([0, 0, 0, 0, 1, 1,
 SCALE = np.array([0.8, 0.3])
 TABLE = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
 SIZES = {"num_clusters": 2, "num_classes": 2}
+ONE = {"engine": sb.EM(num_restarts=1), "progress": False, **SIZES}
+"""With forty rows of which eight are told, so that fits of several tests share their programs."""
 
 
 @pytest.fixture(autouse=True)
@@ -233,14 +235,14 @@ def test_new_rows_have_no_component(tmp_path):
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(size=(20, 2)), rng.normal(size=(20, 2)) + 6])
     known = np.where(np.arange(40) % 5 == 0, np.arange(40) // 20, -1)
-    found = sb.fit_nfgl(x, known, sweeps=0, progress=False, **SIZES)
+    found = sb.fit_nfgl(x, known, **ONE)
     found.save(tmp_path / "fit.nc")
     for one in (found, sb.load(tmp_path / "fit.nc")):
         np.testing.assert_array_equal(
             one.class_probabilities(x).argmax(axis=1), np.arange(40) // 20
         )
         assert one.predict(x[:3]).shape == one.log_prob(x[:3]).shape == (3,)
-    model = sb.MixtureClassifier(method="nfgl", options={"sweeps": 0}, random_state=0)
+    model = sb.MixtureClassifier(method="nfgl", engine=ONE["engine"], random_state=0)
     np.testing.assert_array_equal(model.fit(x, known).predict(x), np.arange(40) // 20)
     assert "init" not in found.verdict[1]
 
@@ -250,20 +252,19 @@ def test_names_of_classes_are_kept(routine, tmp_path):
     rng, z = np.random.default_rng(0), np.arange(40) // 20
     x, names = rng.normal(size=(40, 2)) + 6.0 * z[:, None], np.array(["yes", "no"])
     told = np.arange(40) % 5 == 0
-    one = {"engine": sb.EM(num_restarts=1), "progress": False, **SIZES}
     named = np.where(told, names[z], None)
     labels = sb.PartialLabels(np.where(told, z, -1), names)  # not in sorted order
-    base = sb.fit("moe", x, labels, **one)
+    base = sb.fit("moe", x, labels, progress=False, **SIZES)
     for given, found in (
-        ("no", routine(x, named, **one)),
-        ("yes", routine(x, named, base=base, **one)),
+        ("no", routine(x, named, **ONE)),
+        ("yes", routine(x, named, base=base, **ONE)),
     ):
         assert found.class_names[0] == given
         np.testing.assert_array_equal(found.classes()["class"], names[z])
     found.save(tmp_path / "fit.nc")
     np.testing.assert_array_equal(sb.load(tmp_path / "fit.nc").classes(x)["class"], names[z])
     with pytest.raises(ValueError, match="known are other classes than those that base was told"):
-        routine(x, np.where(told, names[1 - z], None), base=base, **one)
+        routine(x, np.where(told, names[1 - z], None), base=base, **ONE)
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_narrow_clusters_are_found_beside_wide_ones():
     labels = np.repeat(np.arange(5), 12)
     width = np.array([0.02, 0.02, 0.02, 0.02, 1.0])[labels, None]
     x = rng.normal(size=(5, 6))[labels] + width * rng.normal(size=(60, 6))
-    fit = sb.fit("feature_saliency", x, num_clusters=6, truth=labels)
+    fit = sb.fit("feature_saliency", x, num_clusters=6, engine=ENGINE, truth=labels)
     assert (fit.params["weights"] > 0).sum() == 5
     assert float(sb.compare({"fit": fit}).frame["accuracy"].item()) > 0.99
 

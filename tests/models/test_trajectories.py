@@ -381,6 +381,7 @@ def test_subjects_are_found_and_predicted(people, tmp_path):
 
 
 def test_clusters_keep_their_order(people):
+    assert "mean" not in people.run.options  # scales are given
     tree, score = people.relabelled
     assert (tree["relabelling"]["permutation"].to_numpy() == np.arange(3)).all()
     assert 0 <= score <= 1
