@@ -195,7 +195,8 @@ def test_a_correlated_cluster_takes_all_that_are_allowed():
     """Unless classes name all clusters, which allows for no others."""
     rng = np.random.default_rng(0)
     x = rng.multivariate_normal(np.zeros(3), 0.9 + 0.1 * np.eye(3), 150)
-    options = {"num_clusters": 2, "progress": False}
+    engine = sb.ComponentwiseEM(num_restarts=1)
+    options = {"num_clusters": 2, "engine": engine, "progress": False}
     fit = sb.fit("feature_saliency", x, **options)
     assert fit.verdict[0] == "caution"
     assert "All 2 clusters allowed are used" in fit.verdict[1]
