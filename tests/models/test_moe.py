@@ -20,6 +20,7 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
 from tests.support.classes import some_known, split2d
+from tests.support.draws import at_one
 
 RNG = np.random.default_rng(0)
 X, CLASSES = split2d(RNG, 40)
@@ -123,7 +124,8 @@ def test_classes_of_rows_fitted_and_new(fit, tmp_path):
 
 
 def test_models_without_classes_say_so():
-    plain = {"covariance": "spherical", "engine": FAST, "progress": False}
+    params = {"weights": [0.5, 0.5], "mean": X[:2], "variance": [1.0, 1.0]}
+    plain = {"covariance": "spherical", "engine": at_one(params), "progress": False}
     other = sb.fit("gmm", X, num_clusters=2, **plain)
     with pytest.raises(ValueError, match="gmm has no classes"):
         other.classes()

@@ -197,7 +197,7 @@ def test_a_seed_decides_the_run(table):
 
 @pytest.mark.parametrize("part", ["passes", "steps"])
 def test_a_run_goes_on_where_it_was_interrupted(table, whole, tmp_path, monkeypatch, part):
-    one_pass, passes = streamed_svi.TableDensity.whole, []
+    one_pass, draw, passes = streamed_svi.TableDensity.whole, guide_search.GuideSearch.draw, []
     expected, number = whole
     assert number > 3
 
@@ -208,14 +208,15 @@ def test_a_run_goes_on_where_it_was_interrupted(table, whole, tmp_path, monkeypa
         return one_pass(self, *given)
 
     def drawn(self, *given):
-        raise KeyboardInterrupt
+        if breaks == "steps":
+            raise KeyboardInterrupt
+        return draw(self, *given)
 
     monkeypatch.setattr(streamed_svi.TableDensity, "whole", counted)
+    monkeypatch.setattr(guide_search.GuideSearch, "draw", drawn)
     breaks = part
     kept = FEW | {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        if part == "steps":
-            patch.setattr(guide_search.GuideSearch, "draw", drawn)
+    with pytest.raises(KeyboardInterrupt):
         sidebayes.fit("gmm", table, engine=ENGINE, **kept)
     breaks = None
     found = sidebayes.fit("gmm", table, engine=ENGINE, **kept)
