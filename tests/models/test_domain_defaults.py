@@ -273,5 +273,5 @@ def test_weights_may_be_given():
     source = sb.fit_source(first[:, :2], y, num_components=1)
     given = {"weights": jnp.asarray(source.weights)}
     model = handlers.condition(domain_adaptation, data=given)
-    fit = sb.fit(model, second[:, :2], None, source=source, progress=False)
+    fit = sb.fit(model, second[:, :2], None, source=source, engine=ONE, progress=False)
     assert fit.status.converged

@@ -27,6 +27,7 @@ from sidebayes.models.blocks.saliency.repeated import look_at, repeated_columns
 from sidebayes.models.feature_saliency import feature_saliency
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 ENGINE = sb.ComponentwiseEM(num_restarts=1, max_steps=1000)
 LENGTHS = {"num_clusters": 6, "engine": ENGINE, "progress": False}
@@ -396,7 +397,9 @@ def test_features_of_draws():
 
 
 def test_other_models_have_no_saliencies():
-    fit = sb.fit("gmm", four_gaussians(0, 30)[0][:, :2], num_clusters=2)
+    params = {"weights": [0.5, 0.5], "mean": [[0, 3], [6, 9]], "covariance": [np.eye(2)] * 2}
+    x, _ = four_gaussians(0, 30)
+    fit = sb.fit("gmm", x[:, :2], num_clusters=2, engine=at_one(params))
     with pytest.raises(ValueError, match="no saliencies of features; fit 'feature_saliency'"):
         fit.features()
 

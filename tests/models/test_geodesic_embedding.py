@@ -300,9 +300,8 @@ def test_new_points_are_placed(gaussian, tmp_path):
 
 
 def test_columns_of_new_points_are_matched_by_name():
-    frame = pd.DataFrame(swiss_roll(40, 2), columns=["a", "b", "c"])
-    given = {"num_neighbors": 8, "engine": sb.MAP(max_steps=3), "progress": False}
-    fit = sb.fit("geodesic_embedding", frame, **given)
+    frame = pd.DataFrame(swiss_roll(60, 2), columns=["a", "b", "c"])
+    fit = sb.fit("geodesic_embedding", frame, **GRAPH)
     new = frame[:3] + 0.01
     placed = fit.place(new)
     pd.testing.assert_frame_equal(fit.place(new[["c", "a", "b"]]), placed)
@@ -310,7 +309,7 @@ def test_columns_of_new_points_are_matched_by_name():
         fit.place(new.rename(columns={"c": "d"}))
     names = [f"p{number}" for number in range(len(NOISY))]
     table = pd.DataFrame(NOISY, columns=names)
-    fit = sb.fit("geodesic_embedding", distances=table, **given | {"num_neighbors": None})
+    fit = sb.fit("geodesic_embedding", distances=table, **GRAPH | {"num_neighbors": None})
     pd.testing.assert_frame_equal(
         fit.place(distances=table[:2][names[::-1]]), fit.place(distances=NOISY[:2])
     )

@@ -102,7 +102,7 @@ def test_remedies_name_no_engine_that_is_refused():
     design = sb.design("y ~ year + (year | who)", table)
     data = design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
     cut = sb.fit(
-        "joint_survival", **data, engine=sb.MAP(num_restarts=2, max_steps=3), progress=False
+        "joint_survival", **data, engine=sb.MAP(num_restarts=1, max_steps=3), progress=False
     )
     assert cut.verdict[0] == "bad"
     assert "EM" not in cut.verdict[1]

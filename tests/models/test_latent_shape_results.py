@@ -90,5 +90,8 @@ def test_draws_of_all_parameters_give_posterior_bands():
 
 def test_shapes_that_are_seen_or_a_mode_have_no_bands(known_groups):
     assert "individuals_sd" not in known_groups.shapes()
-    mode = sb.fit("latent_shape", FRAME.x, **GIVEN, rank=1, width=0.1, engine="map", progress=False)
+    engine = sb.MAP(num_restarts=1, max_steps=3)
+    mode = sb.fit(
+        "latent_shape", FRAME.x, **GIVEN, rank=1, width=0.1, engine=engine, progress=False
+    )
     assert "individuals_sd" not in mode.shapes()

@@ -143,9 +143,9 @@ def test_a_variance_of_zero_is_an_answer():
     assert found.verdict[0] == "caution"
 
 
-def test_a_correlation_of_one_is_singular(tmp_path):
-    data = simulate(deviations=(0.0, 0.0), seed=3)
-    found = fit(data, form="marginal")
+def test_a_correlation_of_one_is_singular(data, tmp_path):
+    y = data.x @ [1.0, 0.5] + 0.5 * np.random.default_rng(6).normal(size=len(data.y))
+    found = fit(SimpleNamespace(x=data.x, y=y, subject=data.subject), form="marginal")
     root = np.sqrt(np.diag(found.params["covariance"]))
     assert (root > 1e-3).all()
     assert abs(found.params["covariance"][1, 0]) > 0.999 * root.prod()

@@ -22,6 +22,8 @@ CLASSES, CLUSTERS = np.array([0, 1, 0, 1, 2, 0, 1]), np.array([0, 0, 0, 0, 1, 1,
 SCALE = np.array([0.8, 0.3])
 TABLE = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
 SIZES = {"num_clusters": 2, "num_classes": 2}
+ONE = {"engine": sb.MAP(num_restarts=1, max_steps=5), "progress": False, **SIZES}
+"""With forty rows of which eight are told, so that fits of several tests share their programs."""
 
 
 @pytest.fixture(autouse=True)
@@ -233,37 +235,42 @@ def test_new_rows_have_no_component(tmp_path):
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(size=(20, 2)), rng.normal(size=(20, 2)) + 6])
     known = np.where(np.arange(40) % 5 == 0, np.arange(40) // 20, -1)
-    found = sb.fit_nfgl(x, known, sweeps=0, progress=False, **SIZES)
+    found = sb.fit_nfgl(x, known, **ONE)
     found.save(tmp_path / "fit.nc")
     for one in (found, sb.load(tmp_path / "fit.nc")):
         np.testing.assert_array_equal(
             one.class_probabilities(x).argmax(axis=1), np.arange(40) // 20
         )
         assert one.predict(x[:3]).shape == one.log_prob(x[:3]).shape == (3,)
-    model = sb.MixtureClassifier(method="nfgl", options={"sweeps": 0}, random_state=0)
+    model = sb.MixtureClassifier(method="nfgl", engine=ONE["engine"], random_state=0)
     np.testing.assert_array_equal(model.fit(x, known).predict(x), np.arange(40) // 20)
     assert "init" not in found.verdict[1]
 
 
-@pytest.mark.parametrize("routine", [sb.fit_nfgl, sb.grow_prototypes])
-def test_names_of_classes_are_kept(routine, tmp_path):
+@pytest.mark.parametrize(
+    ("routine", "engine"),
+    [(sb.fit_nfgl, ONE["engine"]), (sb.grow_prototypes, sb.EM(num_restarts=1))],
+    ids=["fit_nfgl", "grow_prototypes"],
+)
+def test_names_of_classes_are_kept(routine, engine, tmp_path):
+    """Numbered in sorted order, or as a fit of `moe` has them; the numbers of rows are the same here."""
     rng, z = np.random.default_rng(0), np.arange(40) // 20
     x, names = rng.normal(size=(40, 2)) + 6.0 * z[:, None], np.array(["yes", "no"])
     told = np.arange(40) % 5 == 0
-    one = {"engine": sb.EM(num_restarts=1), "progress": False, **SIZES}
-    named = np.where(told, names[z], None)
+    named, swapped = (np.where(told, names[one], None) for one in (z, 1 - z))
+    given = ONE | {"engine": engine}
     labels = sb.PartialLabels(np.where(told, z, -1), names)  # not in sorted order
-    base = sb.fit("moe", x, labels, **one)
-    for given, found in (
-        ("no", routine(x, named, **one)),
-        ("yes", routine(x, named, base=base, **one)),
+    base = sb.fit("moe", x, labels, progress=False, **SIZES)
+    for first, found, classes in (
+        ("no", routine(x, swapped, **given), names[1 - z]),
+        ("yes", routine(x, named, base=base, **given), names[z]),
     ):
-        assert found.class_names[0] == given
-        np.testing.assert_array_equal(found.classes()["class"], names[z])
+        assert found.class_names[0] == first
+        np.testing.assert_array_equal(found.classes()["class"], classes)
     found.save(tmp_path / "fit.nc")
     np.testing.assert_array_equal(sb.load(tmp_path / "fit.nc").classes(x)["class"], names[z])
     with pytest.raises(ValueError, match="known are other classes than those that base was told"):
-        routine(x, np.where(told, names[1 - z], None), base=base, **one)
+        routine(x, swapped, base=base, **given)
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,13 @@ K = np.exp(-0.3 * np.abs(np.arange(6)[:, None] - np.arange(6)))
 """A kernel of unit diagonal."""
 APART = Links([(0, 1), (3, 5)], [3.0, -3.0])
 """One must-link, one cannot-link."""
+SOME = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 24)
+QUICK = {
+    "num_clusters": 2,
+    "engine": sidebayes.MAP(num_restarts=1, max_steps=2),
+    "progress": False,
+}
+"""With links among 24 points of three features, so that fits of several tests share their programs."""
 
 
 @pytest.fixture(autouse=True)
@@ -169,13 +176,15 @@ def test_mode_is_at_zero_until_the_variance_suffices():
 def test_a_mode_at_zero_says_that_labels_are_arbitrary():
     root, engine = np.linalg.cholesky(K), sidebayes.MAP(num_restarts=2)
     options = {"num_clusters": 2, "engine": engine, "progress": False}
-    level, said = sidebayes.fit("pairwise_gp", root, APART, variance=0.01, **options).verdict
+
+    def verdict(variance):  # in the features: one program for both
+        x = np.sqrt(variance) * root
+        return sidebayes.fit("pairwise_gp", x, APART, variance=1.0, **options).verdict
+
+    level, said = verdict(0.01)
     assert level == "caution"
     assert "labels are arbitrary" in said
-    assert (
-        "arbitrary"
-        not in sidebayes.fit("pairwise_gp", root, APART, variance=20.0, **options).verdict[1]
-    )
+    assert "arbitrary" not in verdict(20.0)[1]
 
 
 def test_points_without_links_follow_those_with():
@@ -258,10 +267,8 @@ def test_default_variance_is_in_units_of_the_kernel(unit):
 
 
 def test_predictions_have_the_variance_of_the_fit():
-    x = np.random.default_rng(1).normal(size=(12, 2))
-    links = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 12)
-    engine = sidebayes.MAP(num_restarts=1, max_steps=20)
-    fit = sidebayes.fit("pairwise_gp", x, links, num_clusters=2, engine=engine, progress=False)
+    x = np.random.default_rng(1).normal(size=(24, 3))
+    fit = sidebayes.fit("pairwise_gp", x, SOME, **QUICK)
     variance = float(fit.tree["posterior"]["variance"].squeeze())
     assert variance == pytest.approx(10 / np.square(x).sum(axis=1).mean())
     alone, all_rows = fit.predict_proba(x[:1]), fit.predict_proba(x)
@@ -269,13 +276,11 @@ def test_predictions_have_the_variance_of_the_fit():
 
 
 def test_features_far_from_zero_are_said():
-    x = np.random.default_rng(1).normal(size=(12, 2))
-    given = {"num_clusters": 2, "engine": sidebayes.MAP(num_restarts=1, max_steps=2)}
-    links = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 12)
+    x = np.random.default_rng(1).normal(size=(24, 3))
     with pytest.warns(sidebayes.SideBayesWarning, match="x lies far from zero: 9[0-9]%"):
-        sidebayes.fit("pairwise_gp", x + 5.0, links, **given, progress=False)
+        sidebayes.fit("pairwise_gp", x + 5.0, SOME, **QUICK)
     with pytest.raises(ValueError, match="x is zero at all points"):
-        sidebayes.fit("pairwise_gp", 0.0 * x, links, **given, progress=False)
+        sidebayes.fit("pairwise_gp", 0.0 * x, SOME, **QUICK)
 
 
 def test_features_that_vanish_nearly_everywhere_are_no_far_rows():
@@ -283,12 +288,10 @@ def test_features_that_vanish_nearly_everywhere_are_no_far_rows():
     x = np.random.default_rng(1).normal(size=(24, 2))
     sparse = np.concatenate([x, 1e-6 * RNG.normal(size=(24, 1))], axis=1)
     sparse[3, 2] = 1.0
-    links = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 24)
-    given = {"num_clusters": 2, "engine": sidebayes.MAP(num_restarts=1, max_steps=2)}
-    sidebayes.fit("pairwise_gp", sparse, links, **given, progress=False)
+    sidebayes.fit("pairwise_gp", sparse, SOME, **QUICK)
     sparse[3] = 1e6
     with pytest.warns(sidebayes.SideBayesWarning, match="length of the rows of x .* in row 3;"):
-        sidebayes.fit("pairwise_gp", sparse, links, **given, progress=False)
+        sidebayes.fit("pairwise_gp", sparse, SOME, **QUICK)
 
 
 def test_labels_given_the_functions_heed_the_links():

@@ -8,18 +8,29 @@ from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.models.blocks.saliency.passes import Salient, salient_densities
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 ENGINE = sb.ComponentwiseEM(num_restarts=1)
 
 
 @pytest.fixture(scope="module")
 def normal():
-    """Fit whose saliencies are all one."""
+    """Fit that knows its parameters, and whose saliencies are all one."""
     rng = np.random.default_rng(2)
     z = rng.integers(3, size=150)
     means = np.stack([3 * (z == 1), 2 * (z == 2), z, 2 * z], axis=1)
     x = rng.normal(means)
-    return sb.fit("feature_saliency", x, num_clusters=3, engine=ENGINE, progress=False)
+    each = [x[z == k] for k in range(3)]
+    params = {
+        "weights": np.bincount(z) / 150,
+        "saliency": np.ones(4),
+        "mean": [rows.mean(axis=0) for rows in each],
+        "variance": [rows.var(axis=0) for rows in each],
+        "common_mean": x.mean(axis=0),
+        "common_variance": x.var(axis=0),
+    }
+    given = {"num_clusters": 3, "selection": "sparse", "progress": False}
+    return sb.fit("feature_saliency", x, engine=at_one(params), **given)
 
 
 @pytest.fixture(scope="module")

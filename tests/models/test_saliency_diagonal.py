@@ -92,7 +92,7 @@ def test_narrow_clusters_are_found_beside_wide_ones():
     labels = np.repeat(np.arange(5), 12)
     width = np.array([0.02, 0.02, 0.02, 0.02, 1.0])[labels, None]
     x = rng.normal(size=(5, 6))[labels] + width * rng.normal(size=(60, 6))
-    fit = sb.fit("feature_saliency", x, num_clusters=6, truth=labels)
+    fit = sb.fit("feature_saliency", x, num_clusters=6, engine=ENGINE, truth=labels)
     assert (fit.params["weights"] > 0).sum() == 5
     assert float(sb.compare({"fit": fit}).frame["accuracy"].item()) > 0.99
 
@@ -195,7 +195,8 @@ def test_a_correlated_cluster_takes_all_that_are_allowed():
     """Unless classes name all clusters, which allows for no others."""
     rng = np.random.default_rng(0)
     x = rng.multivariate_normal(np.zeros(3), 0.9 + 0.1 * np.eye(3), 150)
-    options = {"num_clusters": 2, "progress": False}
+    engine = sb.ComponentwiseEM(num_restarts=1)
+    options = {"num_clusters": 2, "engine": engine, "progress": False}
     fit = sb.fit("feature_saliency", x, **options)
     assert fit.verdict[0] == "caution"
     assert "All 2 clusters allowed are used" in fit.verdict[1]

@@ -381,6 +381,7 @@ def test_subjects_are_found_and_predicted(people, tmp_path):
 
 
 def test_clusters_keep_their_order(people):
+    assert "mean" not in people.run.options  # scales are given
     tree, score = people.relabelled
     assert (tree["relabelling"]["permutation"].to_numpy() == np.arange(3)).all()
     assert 0 <= score <= 1
@@ -400,10 +401,9 @@ def test_a_prior_mean_far_from_all_rows_is_pointed_out():
         block.check("y", Y)
 
 
-def test_a_truncation_that_matters_is_said():
-    found = fit(Y, T, SUBJECT, num_clusters=2)
-    assert "truncation matters" in str(found.status)
-    assert found.verdict[0] != "good"
+def test_a_truncation_that_matters_is_said(people):
+    assert "truncation matters" in str(people.status)
+    assert people.verdict[0] != "good"
 
 
 def test_links_are_between_subjects_where_there_are_some():

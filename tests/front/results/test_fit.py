@@ -47,6 +47,7 @@ from sidebayes.results.fit import Fit
 from sidebayes.runs.execution import execute
 from sidebayes.runs.zoo import CARDS, make_engine
 from tests.support.cards import CLUSTERING, rows_for
+from tests.support.draws import Told
 
 DATA = sidebayes.load_dataset("iris")
 X, LABELS = DATA.x[::5], DATA.labels[::5]
@@ -196,7 +197,8 @@ def test_summary_of_an_array_that_is_constant_in_part():
         numpyro.deterministic("pair", jnp.stack([jnp.ones(()), level]))
         numpyro.sample("x", dist.Normal(level, 1).expand([len(x)]).to_event(1), obs=x)
 
-    engine = sidebayes.NUTS(num_warmup=20, num_samples=50, num_chains=2)
+    level = np.random.default_rng(0).normal(2.0, 0.4, (2, 50))
+    engine = Told({"level": level, "pair": np.stack([np.ones((2, 50)), level], axis=-1)})
     table = sidebayes.fit(model, np.arange(5.0), engine=engine, progress=False).summary()
     assert table.loc["pair[0]", ["mean", "sd"]].astype(float).tolist() == [1.0, 0.0]
     assert table.loc["pair[1]", "mean"] == table.loc["level", "mean"]

@@ -24,17 +24,30 @@ def fit(engine, **options):
     return sidebayes.fit("gmm", X, **sizes, engine=engine, progress=False, **options)
 
 
+class OnDemand(dict):
+    """Values that are made when they are first asked for."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __missing__(self, key):
+        return self.setdefault(key, self.make(key))
+
+
 @pytest.fixture(scope="module")
 def fits():
-    one_start = EM(num_restarts=1, max_steps=100)  # one program climbs from anywhere
-    return {
-        "em": fit(one_start),
-        "em, any end will do": fit(replace(one_start, tol=1e9)),
-        "map, any end will do": fit(MAP(num_restarts=1, tol=1e9)),
-        "em from a saddle": fit(one_start, init=SADDLE),
-        "map from a saddle": fit(MAP(), init=SADDLE),
-        "one draw": fit(HMC(num_warmup=1, num_samples=1, num_chains=1, trajectory_length=0.5)),
+    """Made when they are asked for, each once."""
+    em, gradient = EM(num_restarts=1, max_steps=100), MAP(num_restarts=1)
+    draw = HMC(num_warmup=1, num_samples=1, num_chains=1, trajectory_length=0.5)
+    given = {
+        "em": (em, None),
+        "em, any end will do": (replace(em, tol=1e9), None),
+        "map, any end will do": (replace(gradient, tol=1e9), None),
+        "em from a saddle": (em, SADDLE),
+        "map from a saddle": (gradient, SADDLE),
+        "one draw": (draw, None),
     }
+    return OnDemand(lambda name: fit(given[name][0], init=given[name][1]))
 
 
 @pytest.mark.parametrize(

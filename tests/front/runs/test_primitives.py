@@ -408,7 +408,7 @@ def test_means_of_a_mixture_may_be_known():
     x = means[np.arange(80) % 2] + rng.normal(size=(80, 2)) * [1.0, 2.0]
     known = handlers.condition(gmm, data={"mean": means})
     options = {"num_clusters": 2, "prior": "flat", "progress": False}
-    fit = sb.fit(known, x, engine=sb.EM(num_restarts=2, tol=1e-9), **options)
+    fit = sb.fit(known, x, engine=sb.EM(num_restarts=1, tol=1e-9), **options)
     weights, covariance = fit.params["weights"], fit.params["covariance"]
     each = [multivariate_normal(m, c).pdf(x) for m, c in zip(means, covariance, strict=True)]
     density = weights * np.stack(each, axis=1)
@@ -428,7 +428,7 @@ def test_covariances_of_a_mixture_may_be_known():
     x = np.array([0.0, 6.0])[np.arange(60) % 2, None] + rng.normal(size=(60, 1))
     spread = np.array([[[1.0]], [[1.5]]])
     known = handlers.condition(gmm, data={"covariance": spread})
-    engine = sb.EM(num_restarts=2, tol=1e-9)
+    engine = sb.EM(num_restarts=1, tol=1e-9)
     fit = sb.fit(known, x, num_clusters=2, prior="flat", engine=engine, progress=False)
     share = fit.responsibilities()
     np.testing.assert_allclose(
@@ -446,7 +446,7 @@ def test_a_part_of_the_parameters_of_effects_may_be_known():
     subjects, ones = np.repeat(np.arange(12), 3), np.ones((36, 1))
     y = 4.0 * (subjects % 2) + rng.normal(size=36)
     known = handlers.condition(mixed_effects_mixture, data={"noise": np.ones(2)})
-    engine = sb.EM(num_restarts=2)
+    engine = sb.EM(num_restarts=1)
     fit = sb.fit(known, y, ones, ones, subjects, num_clusters=2, engine=engine, progress=False)
     assert adjusted_rand_score(fit.labels(), np.arange(12) % 2) == 1.0
 
@@ -491,9 +491,8 @@ def test_labels_of_two_outcomes_are_summed_out_once():
     expected = jax.nn.logsumexp(factors, axis=-1).sum()
     expected += dist.Normal(0.0, 3.0).log_prob(at["mean"]).sum()
     expected += dist.Gamma(2.0, 0.5).log_prob(at["rate"]).sum()
-    assert log_joint(Problem(two_outcomes, (x, count), {"sites": "one"}), at) == pytest.approx(
-        expected
-    )
+    one = Problem(two_outcomes, (x, count), {"sites": "one"})
+    assert jax.jit(lambda at: log_joint(one, at))(at) == pytest.approx(expected)
     with pytest.raises(ValueError, match="'count' and 'x' have the same labels.*log_side"):
         sb.fit(two_outcomes, x, count, sites="two", progress=False)
     abstract_trace(Problem(two_outcomes, (x, count), {"sites": "own labels"}))

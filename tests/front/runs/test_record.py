@@ -22,7 +22,7 @@ import sidebayes
 from sidebayes import EM, GaussianPrior, Links
 from sidebayes.runs.record import _CLASSES, dump, parse
 from sidebayes.runs.zoo import ENGINES
-from tests.support.draws import told
+from tests.support.draws import at_one, told
 
 X = np.random.default_rng(0).normal(size=(12, 2)) + 6 * np.repeat([[0], [1]], 6, axis=0)
 MUST = Links.must_link([(0, 1)])
@@ -340,15 +340,15 @@ def test_a_file_of_another_version_is_refused(heavy, tmp_path):
         sidebayes.load(tmp_path / "fit.nc")
 
 
-def test_a_hostile_file_is_refused(heavy, tmp_path, monkeypatch):
+def test_a_hostile_file_is_refused(owned, tmp_path, monkeypatch):
     (tmp_path / "trap.py").write_text("raise SystemExit\n")
     monkeypatch.syspath_prepend(tmp_path)
     for key in ("sidebayes_options", "sidebayes_engine"):
-        tree = heavy[0].tree.copy()
+        tree = owned.tree.copy()
         tree.attrs = {**tree.attrs, key: '{"engine": {"class": "trap:run", "fields": {}}}'}
         tree.to_netcdf(tmp_path / "fit.nc", engine="h5netcdf")
         with pytest.raises(ValueError, match="the class 'trap:run', which is not among"):
-            sidebayes.load(tmp_path / "fit.nc", component=laplace)
+            sidebayes.load(tmp_path / "fit.nc", model=own)
     assert "trap" not in sys.modules
 
 
@@ -369,9 +369,13 @@ def more(x, links, *, num_clusters):
     numpyro.deterministic("one", jnp.ones(()))
 
 
-def test_another_model_is_refused(tmp_path):
-    path = tmp_path / "own.nc"
-    fit = told(own, (X, MUST), PARAMS, num_clusters=2)
+@pytest.fixture(scope="module")
+def owned():
+    return sidebayes.fit(own, X, MUST, num_clusters=2, engine=at_one(PARAMS))
+
+
+def test_another_model_is_refused(owned, tmp_path):
+    path, fit = tmp_path / "own.nc", owned
     fit.save(path)
     again = sidebayes.load(path, model=own, engine=fit.config)
     np.testing.assert_allclose(again.log_prob(X), fit.log_prob(X))
