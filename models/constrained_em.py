@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph
+from .blocks.roles import Held
 from .blocks.side_information.links import Links
 from .ppc import ppc
 
@@ -23,7 +24,7 @@ def constrained_em(
     *,
     num_clusters: int,
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
     weight_per: str = "chunklet",

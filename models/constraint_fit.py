@@ -17,6 +17,7 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.priced_constraints import priced_constraints
 from .blocks.mixtures.weights import mixing_weights
+from .blocks.roles import Held
 from .blocks.side_information.links import Links
 
 __all__ = ["constraint_fit"]
@@ -28,7 +29,7 @@ def constraint_fit(
     *,
     num_clusters: int,
     covariance: str = "tied",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
     strength: float | None = None,

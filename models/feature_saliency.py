@@ -17,7 +17,7 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Checked, Chosen, Missing
+from .blocks.roles import Checked, Chosen, Held, Missing
 from .blocks.saliency.feature_block import SalientFeatures
 from .blocks.saliency.message_length import check_selection, improper_weights
 from .blocks.saliency.mixed_block import MixedFeatures
@@ -37,7 +37,7 @@ def feature_saliency(
     *,
     num_clusters: int,
     selection: str = "mml",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     concentration: float | None = None,
     saliency_prior: tuple[float, float] | None = None,
     reading: str = "relation",

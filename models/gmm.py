@@ -16,6 +16,7 @@ from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.weights import mixing_weights
+from .blocks.roles import Held
 
 __all__ = ["gmm"]
 
@@ -25,7 +26,7 @@ def gmm(
     *,
     num_clusters: int,
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
     num_points: int | None = None,

@@ -26,7 +26,7 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Checked, Chosen, Omissible, OwnFrame
+from .blocks.roles import Checked, Chosen, Held, Omissible, OwnFrame
 from .blocks.side_information.groups import Groups, as_groups
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
@@ -52,7 +52,7 @@ def hierarchical_shape(
     num_modes: int | None = None,
     size: bool = False,
     covariance: str = "tied",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     population: str = "fixed",
     outline: str | None = None,
     concentration: float = 1.0,

@@ -18,6 +18,7 @@ from .blocks.partitions.component_clusters import ComponentClusters
 from .blocks.partitions.partitioned_mixture import PartitionedMixture
 from .blocks.partitions.shared_components import shared_components
 from .blocks.partitions.stated_clusters import stated_clusters
+from .blocks.roles import Held
 from .blocks.side_information.links import Links
 
 __all__ = ["mcp"]
@@ -30,7 +31,7 @@ def mcp(
     num_clusters: int,
     num_components: int | None = None,
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     concentration: float = 1.0,
     strength: float = 100.0,
     posterior: str = "partition",

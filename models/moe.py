@@ -17,6 +17,7 @@ from .blocks.components.mixture_components import mixture_components, num_rows
 from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import mixing_weights
+from .blocks.roles import Held
 from .blocks.side_information.partial_labels import PartialLabels
 
 __all__ = ["moe"]
@@ -29,7 +30,7 @@ def moe(
     num_clusters: int,
     num_classes: int,
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
     class_concentration: ArrayLike = 1.0,

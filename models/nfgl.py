@@ -32,7 +32,7 @@ def nfgl(
     num_clusters: int,
     num_classes: int,
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     concentration: float = 1.0,
     smoothing: float = 1e-3,
 ) -> None:

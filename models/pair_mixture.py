@@ -16,6 +16,7 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.pair_laws import pair_law_options
 from .blocks.mixtures.weights import mixing_weights
+from .blocks.roles import Held
 from .blocks.side_information.links import Links
 
 __all__ = ["pair_mixture"]
@@ -28,7 +29,7 @@ def pair_mixture(
     num_clusters: int,
     num_components: int = 1,
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     concentration: float = 1.0,
     pair_law: str = "shared",
     inference: str | Inference = "exact",

@@ -31,7 +31,7 @@ def pfgl(
     num_classes: int,
     prototypes: Annotated[Sequence[tuple[int, int]], Held()],
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     concentration: float = 1.0,
     label_noise: float = 0.0,
     num_points: int | None = None,

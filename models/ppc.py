@@ -18,6 +18,7 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
+from .blocks.roles import Held
 from .blocks.side_information.links import Links
 
 __all__ = ["ppc"]
@@ -29,7 +30,7 @@ def ppc(
     *,
     num_clusters: int,
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
     weights: ArrayLike | str | None = None,

@@ -15,6 +15,7 @@ from .blocks.mixtures.weights import ComponentWeights
 from .blocks.partitions.partitioned_mixture import PartitionedMixture
 from .blocks.partitions.shared_components import shared_components
 from .blocks.partitions.stated_clusters import stated_clusters
+from .blocks.roles import Held
 from .blocks.side_information.links import Links
 
 __all__ = ["scp"]
@@ -26,7 +27,7 @@ def scp(
     *,
     num_clusters: int,
     covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
+    prior: Annotated[str | GaussianPrior, Held()] = "empirical",
     concentration: float = 1.0,
     strength: float = 100.0,
     posterior: str = "partition",

@@ -73,6 +73,23 @@ def test_folds_share_their_programs():
     assert names == []
 
 
+@pytest.mark.parametrize("given", ["read off the data", "by evidence"])
+def test_predictions_of_fits_to_other_rows_share_their_programs(given):
+    """Numbers of a prior, which the rows decide, are no constants of programs."""
+
+    def predicted(rows):
+        prior = "empirical"
+        if given == "by evidence":
+            prior = sidebayes.GaussianPrior.by_evidence(DATA.x[rows], 3)
+        fit = fitted(None, DATA.x[rows], prior=prior)
+        return fit.predict_proba(DATA.x[:30]), fit.log_prob(DATA.x[:30])
+
+    predicted(np.arange(0, 150, 2))
+    with counted_compilations() as names:
+        predicted(np.arange(1, 150, 2))
+    assert names == []
+
+
 def test_asking_for_links_again_and_again_compiles_once():
     links = draw(20, 0)
     counts, loopy = [], []
