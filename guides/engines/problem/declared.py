@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.collapsed import ScoresMore
 
 from ..base import Problem
 from .density import abstract_trace, finite_mixtures, is_individual, is_latent, latent_sites
@@ -24,6 +27,7 @@ __all__ = [
     "schedule_of",
     "site_dims",
     "site_roles",
+    "values_beside",
 ]
 
 
@@ -129,6 +133,42 @@ def observed_values(problem: Problem, names: Collection[str]) -> list[NDArray]:
     if any(isinstance(value, Tracer) for value in found):
         found = evaluated(lambda: [trace_anywhere(problem)[name]["value"] for name in names])
     return [np.asarray(value) for value in found]
+
+
+def values_beside(problem: Problem, names: Collection[str]) -> dict[str, NDArray[np.bool_]]:
+    """What the densities of observed sites are of beside their values, without what states nothing.
+
+    See `ScoresMore`. Numbers of classes beyond those that are stated do not count.
+    """
+
+    def found() -> dict[str, Any]:
+        trace = trace_anywhere(problem)
+        asked = (_beside_value(trace[name]["fn"]) for name in names)
+        return {kind: value() for one in asked for kind, value in one.items()}
+
+    trace = abstract_trace(problem)
+    if not any(_beside_value(trace[name]["fn"]) for name in names):
+        return {}
+    told = {kind: np.asarray(value, bool) for kind, value in evaluated(found).items()}
+    used = {
+        kind: np.flatnonzero(v.reshape(-1, v.shape[-1]).any(axis=0)) for kind, v in told.items()
+    }
+    return {kind: v[..., : used[kind][-1] + 1] for kind, v in told.items() if used[kind].size}
+
+
+def _beside_value(fn: Any) -> dict[str, Callable[[], Array]]:
+    """What a distribution scores beside its value, and what masks hide of it."""
+    found: dict[str, Callable[[], Array]] = {}
+    while hasattr(fn, "base_dist"):
+        mask = getattr(fn, "_mask", None)
+        if mask is not None and not isinstance(mask, bool):
+            found["masks"] = partial(_hidden, mask)
+        fn = fn.base_dist
+    return found | dict(fn.beside_value()) if isinstance(fn, ScoresMore) else found
+
+
+def _hidden(mask: Array) -> Array:
+    return jnp.atleast_1d(~jnp.asarray(mask, bool))
 
 
 def individual_sites(problem: Problem) -> tuple[str, ...]:
