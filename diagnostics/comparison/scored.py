@@ -60,8 +60,8 @@ def why_apart(keys: Iterable[Scored]) -> tuple[str, str]:
     found = list(keys)
     if len({key.data for key in found}) > 1:
         return "data", "fit the same outcomes, in the same units, to compare them"
-    stated = [set(key.beside) for key in found]
-    kinds = sorted({kind for kind, _ in set.union(*stated) - set.intersection(*stated)})
+    stated = {one for key in found for one in key.beside}
+    kinds = sorted({one[0] for one in stated if any(one not in key.beside for key in found)})
     if all(kind.startswith("links") for kind in kinds):
         same = len({(key.units, key.links) for key in found}) == 1
         return (

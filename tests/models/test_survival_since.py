@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from sidebayes.common.clocks import clocks
 
 import sidebayes as sb
+from sidebayes.common.clocks import clocks
 from tests.support.effects import simulate_joint
 
 TABLE, PERSONS = simulate_joint(25)

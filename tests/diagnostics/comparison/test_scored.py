@@ -8,9 +8,9 @@ from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.comparison.scored import Scored
 from sidebayes.guides.engines.problem.declared import values_beside
 from sidebayes.guides.engines.problem.density import abstract_trace
-from sidebayes.runs.arguments import read_run
 
 import sidebayes as sb
+from sidebayes.runs.arguments import read_run
 from tests.diagnostics.comparison.test_reference import sampled
 from tests.support.effects import simulate_joint
 
@@ -149,8 +149,8 @@ def test_leaving_out_and_evidence_are_not_compared_over_other_statements():
     fits = {"a": stated(1), "b": stated(2, events="3f")}
     table = compare_fits(fits)
     assert (
-        "LOO elpd cannot be compared between a (36 units) and b (36 units): they score other events; give all "
-        "fits the same events." in table.notes
+        "LOO elpd cannot be compared between a (36 units) and b (36 units): they score other events; give "
+        "all fits the same events." in table.notes
     )
     assert (
         "Log evidence cannot be compared between a and b: they are of other events; give all fits the same "
