@@ -150,19 +150,19 @@ def values_beside(problem: Problem, names: Collection[str]) -> dict[str, NDArray
     if not any(_beside_value(trace[name]["fn"]) for name in names):
         return {}
     told = {kind: np.asarray(value, bool) for kind, value in evaluated(found).items()}
-    used = {
-        kind: np.flatnonzero(v.reshape(-1, v.shape[-1]).any(axis=0)) for kind, v in told.items()
-    }
+    used = {kind: np.flatnonzero(v.any(axis=tuple(range(v.ndim - 1)))) for kind, v in told.items()}
     return {kind: v[..., : used[kind][-1] + 1] for kind, v in told.items() if used[kind].size}
 
 
 def _beside_value(fn: Any) -> dict[str, Callable[[], Array]]:
-    """What a distribution scores beside its value, and what masks hide of it."""
+    """What a distribution scores beside its value, with what NumPyro's masks hide and what is censored."""
     found: dict[str, Callable[[], Array]] = {}
     while hasattr(fn, "base_dist"):
         mask = getattr(fn, "_mask", None)
         if mask is not None and not isinstance(mask, bool):
             found["masks"] = partial(_hidden, mask)
+        if hasattr(fn, "censored"):
+            found["events"] = partial(jnp.atleast_1d, fn.censored)
         fn = fn.base_dist
     return found | dict(fn.beside_value()) if isinstance(fn, ScoresMore) else found
 

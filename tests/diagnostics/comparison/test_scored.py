@@ -1,9 +1,14 @@
 """Scores of fits are compared where their likelihoods are of the same data, known classes included."""
 
 import json
+from typing import Annotated
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
 from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.comparison.scored import Scored
 from sidebayes.guides.engines.problem.declared import values_beside
@@ -95,6 +100,26 @@ def test_censored_times():
         found = values_beside(run.problem, ["y", "time"])
     censored = np.asarray(data["event"]) == 0
     assert found["events"].tolist() == censored[: 1 + np.flatnonzero(censored)[-1]].tolist()
+
+
+Rows = Annotated[ArrayLike, "rows"]
+
+
+def own(x: Rows, hidden: Rows, censored: Rows):
+    rate = numpyro.sample("rate", dist.HalfNormal(1.0))
+    law = dist.Exponential(rate).expand([len(x)])
+    with numpyro.handlers.mask(mask=jnp.asarray(hidden) == 0):
+        numpyro.sample("x", dist.RightCensoredDistribution(law, jnp.asarray(censored) > 0), obs=x)
+
+
+@pytest.mark.parametrize(("hidden", "censored"), [(0, 0), (1, 0), (0, 2), (1, 2)])
+def test_masks_and_censored_values_of_own_models(hidden, censored):
+    rows = np.arange(5)
+    run = read_run(own, (np.ones(5), 1.0 * (rows < hidden), 1.0 * (rows < censored)), {}, "map")
+    with run.precision:
+        found = values_beside(run.problem, ["x"])
+    numbers = {kind: len(value) for kind, value in found.items()}
+    assert numbers == {k: n for k, n in {"masks": hidden, "events": censored}.items() if n}
 
 
 @pytest.fixture(scope="module")
