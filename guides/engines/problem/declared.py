@@ -160,15 +160,15 @@ def _beside_value(fn: Any) -> dict[str, Callable[[], Array]]:
     while hasattr(fn, "base_dist"):
         mask = getattr(fn, "_mask", None)
         if mask is not None and not isinstance(mask, bool):
-            found["masks"] = partial(_hidden, mask)
+            found["masks"] = partial(_where, mask, False)
         if hasattr(fn, "censored"):
-            found["events"] = partial(jnp.atleast_1d, fn.censored)
+            found["events"] = partial(_where, fn.censored, True)
         fn = fn.base_dist
     return found | dict(fn.beside_value()) if isinstance(fn, ScoresMore) else found
 
 
-def _hidden(mask: Array) -> Array:
-    return jnp.atleast_1d(~jnp.asarray(mask, bool))
+def _where(flags: Array, value: bool) -> Array:
+    return jnp.atleast_1d(jnp.asarray(flags, bool) == value)
 
 
 def individual_sites(problem: Problem) -> tuple[str, ...]:
