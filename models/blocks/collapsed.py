@@ -123,8 +123,11 @@ class DrawsData(Protocol):
 class ScoresMore(Protocol):
     """Distribution whose density is of more than its value: of known classes, or with values left out."""
 
-    def beside_value(self) -> Mapping[str, Callable[[], Array]]:
-        """What that is, by name: functions that return truth values, false where nothing is stated."""
+    def beside_value(self) -> Mapping[str, Callable[[], Array] | None]:
+        """What that is, by name: functions that return truth values, false where nothing is stated.
+
+        None where the name says it all.
+        """
         ...
 
 

@@ -141,22 +141,23 @@ def values_beside(problem: Problem, names: Collection[str]) -> dict[str, NDArray
     See `ScoresMore`. Numbers of classes beyond those that are stated do not count.
     """
 
-    def found() -> dict[str, Any]:
-        trace = trace_anywhere(problem)
-        asked = (_beside_value(trace[name]["fn"]) for name in names)
-        return {kind: value() for one in asked for kind, value in one.items()}
+    def asked(trace: dict) -> dict[str, Callable[[], Array] | None]:
+        return {n: v for name in names for n, v in _beside_value(trace[name]["fn"]).items()}
 
-    trace = abstract_trace(problem)
-    if not any(_beside_value(trace[name]["fn"]) for name in names):
-        return {}
-    told = {kind: np.asarray(value, bool) for kind, value in evaluated(found).items()}
+    def found() -> dict[str, Array]:
+        return {n: value() for n, value in asked(trace_anywhere(problem)).items() if value}
+
+    kinds = asked(abstract_trace(problem))
+    told = {kind: np.ones(1, bool) for kind, value in kinds.items() if value is None}
+    if len(told) < len(kinds):
+        told |= {kind: np.asarray(value, bool) for kind, value in evaluated(found).items()}
     used = {kind: np.flatnonzero(v.any(axis=tuple(range(v.ndim - 1)))) for kind, v in told.items()}
     return {kind: v[..., : used[kind][-1] + 1] for kind, v in told.items() if used[kind].size}
 
 
-def _beside_value(fn: Any) -> dict[str, Callable[[], Array]]:
+def _beside_value(fn: Any) -> dict[str, Callable[[], Array] | None]:
     """What a distribution scores beside its value, with what NumPyro's masks hide and what is censored."""
-    found: dict[str, Callable[[], Array]] = {}
+    found: dict[str, Callable[[], Array] | None] = {}
     while hasattr(fn, "base_dist"):
         mask = getattr(fn, "_mask", None)
         if mask is not None and not isinstance(mask, bool):

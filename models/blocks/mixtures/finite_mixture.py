@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import ClassVar
 
 import jax
@@ -191,15 +190,14 @@ class FiniteMixture(Collapsed):
         """As `told`, also where classes are neither the clusters nor what `told` is of."""
         return self.told()
 
-    def beside_value(self) -> dict[str, Callable[[], Array]]:
+    def beside_value(self) -> dict[str, Callable[[], Array] | None]:
         """Classes that points are known to be among, and what links are; see `ScoresMore`."""
-        found: dict[str, Callable[[], Array]] = {}
+        found: dict[str, Callable[[], Array] | None] = {}
         if self.is_told_some:
             found["known classes"] = self._known_classes
         ties = self.links()
         if ties is not None and ties.num_links and self.labels.reading == "relation":
-            kind = "links" if self.is_density else "links alone"  # which links, the units say
-            found[kind] = partial(jnp.ones, 1, bool)
+            found["links" if self.is_density else "links alone"] = None  # which, the units say
         return found
 
     def _known_classes(self) -> Array:

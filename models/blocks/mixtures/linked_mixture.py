@@ -169,7 +169,7 @@ class LinkedMixture(FiniteMixture):
         known = None if self.log_side is None else self.log_side[points]
         return LinkedMixture(labels, components, known, groups)
 
-    def beside_value(self) -> dict[str, Callable[[], Array]]:
+    def beside_value(self) -> dict[str, Callable[[], Array] | None]:
         """As of all mixtures, and what `components` say."""
         own = self.components
         return super().beside_value() | dict(
