@@ -15,7 +15,7 @@ from sidebayes.common.fields import refuse_unwritable
 from ..fitted import AskedFit
 from ..trust.modes import lower_modes, same_data
 from .headline import headline
-from .information import information
+from .information import evidence_apart, information
 from .left_out import leave_one_out
 from .measure import measure
 from .rows import row_of
@@ -269,7 +269,7 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
         empty = [c for c in empty if c != "elpd_loo"]
     sets = [same_data(fit) for fit in fits.values()]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
-    notes = [*lower.values(), *passed_over, *said_of_these, *said_of_bic]
+    notes = [*lower.values(), *passed_over, *said_of_these, *said_of_bic, *evidence_apart(fits)]
     notes += [
         f"{name} was drawn elsewhere: labels, log densities and evidence need the model, and are blank; "
         "sidebayes.Fit.from_draws(model, data, draws) gives a full fit."

@@ -1,17 +1,17 @@
-"""Information criteria of a comparison, and which of them can be compared."""
+"""Information criteria and evidence of a comparison, and which of them can be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import numpy as np
 
 from ..fitted import AskedFit
-from .left_out import what_is_scored
 from .reference import is_untested
+from .scored import Scored, why_apart
 
-__all__ = ["information"]
+__all__ = ["evidence_apart", "information"]
 
 
 def information(
@@ -33,18 +33,40 @@ def information(
         Of fits that can be compared; none where data differ.
     """
     column = dict.fromkeys(fits, np.nan)
-    by_data: dict[tuple, dict[str, float]] = {}
+    by_data: dict[Scored, dict[str, float]] = {}
     for name, fit in fits.items():
         if fit.tree["posterior"].sizes["draw"] > 1 or is_untested(fit):
             continue
         with suppress(ValueError):  # there is no likelihood, or no model
             column[name] = fit.bic
-            by_data.setdefault(what_is_scored(fit), {})[name] = column[name]
-    if len(by_data) < 2:
-        return column, [], next(iter(by_data.values()), {})
-    groups = " and ".join(", ".join(names) for names in by_data.values())
-    return (
-        column,
-        [f"BIC cannot be compared between {groups}: they are of other data or units."],
-        {},
-    )
+            by_data.setdefault(Scored.of(fit), {})[name] = column[name]
+    said = _apart("BIC", by_data, "data or units")
+    return column, said, {} if said else next(iter(by_data.values()), {})
+
+
+def evidence_apart(fits: Mapping[str, AskedFit]) -> list[str]:
+    """A sentence where log evidence cannot be compared, since it is of different data.
+
+    Parameters
+    ----------
+    fits : mapping of str to Fit
+    """
+    by_data: dict[Scored, list[str]] = {}
+    for name, fit in fits.items():
+        value = fit.tree["fit_info"].attrs.get("log_evidence", np.nan)
+        if np.isfinite(value) and not is_untested(fit):
+            of = Scored.of(fit)._replace(units=())  # into which it is not divided
+            if not any(kind.startswith("links") for kind, _ in of.beside):
+                of = of._replace(links=())  # on which a density is conditional
+            by_data.setdefault(of, []).append(name)
+    return _apart("Log evidence", by_data, "data")
+
+
+def _apart(score: str, fits: Mapping[Scored, Iterable[str]], otherwise: str) -> list[str]:
+    """A sentence where a score is of different data, by what it is of."""
+    if len(fits) < 2:
+        return []
+    groups = " and ".join(", ".join(names) for names in fits.values())
+    why, remedy = why_apart(fits)
+    of = otherwise if why in ("data", "units") else f"{why}; {remedy}"
+    return [f"{score} cannot be compared between {groups}: they are of other {of}."]

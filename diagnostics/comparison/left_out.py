@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..fitted import AskedFit, Fitted
+from ..fitted import AskedFit
+from .scored import Scored, why_apart
 
-__all__ = ["leave_one_out", "what_is_scored"]
+__all__ = ["leave_one_out"]
 
 
 def leave_one_out(
@@ -37,7 +37,7 @@ def leave_one_out(
     """
     rows: dict[str, dict[str, float]] = {}
     notes, unusable = [], []
-    scored: dict[tuple, dict[str, NDArray[np.float64]]] = {}
+    scored: dict[Scored, dict[str, NDArray[np.float64]]] = {}
     for name, fit in fits.items():
         rows[name] = {"elpd_loo": np.nan, "bad_k": np.nan}
         try:
@@ -52,7 +52,7 @@ def leave_one_out(
             unusable.append(f"{name} ({wide} of {found.n_data_points} units)")
             continue
         rows[name]["elpd_loo"] = float(found.elpd)
-        scored.setdefault(what_is_scored(fit), {})[name] = np.asarray(found.elpd_i)
+        scored.setdefault(Scored.of(fit), {})[name] = np.asarray(found.elpd_i)
     if unusable:
         notes.append(
             f"LOO elpd is not to be used of {', '.join(unusable)}, where Pareto k is too high; "
@@ -64,30 +64,8 @@ def leave_one_out(
             f"{', '.join(names)} ({len(next(iter(names.values())))} units)"
             for names in scored.values()
         ]
-        data = len({what[0] for what in scored}) > 1
-        remedy = (
-            "fit the same outcomes, in the same units, to compare them"
-            if data
-            else ".loo(unit='row') scores rows without their links, so that fits with any links compare"
-        )
+        why, remedy = why_apart(scored)
         notes.append(
-            f"LOO elpd cannot be compared between {' and '.join(groups)}: they score other "
-            f"{'data' if data else 'units'}; {remedy}."
+            f"LOO elpd cannot be compared between {' and '.join(groups)}: they score other {why}; {remedy}."
         )
     return rows, notes, next(iter(scored.values())) if len(scored) == 1 else {}
-
-
-def what_is_scored(fit: Fitted) -> tuple[Any, ...]:
-    """Data whose density is scored, and their units, with the links that are part of the units."""
-    constant = fit.tree["constant_data"]
-    units = [v.to_numpy() for n, v in constant.data_vars.items() if str(n).startswith("unit")]
-    observed = fit.tree["log_likelihood"].attrs.get("scored") or tuple(
-        values.to_numpy().tobytes() if values.dtype != object else tuple(values.to_numpy().ravel())
-        for name, values in fit.tree["observed_data"].data_vars.items()
-        if name != "truth"
-    )
-    tied = any(len(np.unique(unit)) < len(unit) for unit in units)
-    links = (
-        [constant[name].to_numpy().tobytes() for name in ("links", "link_weights")] if tied else []
-    )
-    return observed, *(unit.tobytes() for unit in units), *links

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from sidebayes.common.fields import real_array
+from sidebayes.common.warnings import SideBayesWarning
 
 from ..fitted import AskedFit, Fitted
 from .colours import CHAINS, INK, MUTED, as_label, cluster_colours, new_figure
@@ -245,13 +247,15 @@ def _draw_some(axis: Axes, series: _Series, chosen: NDArray, some: NDArray) -> N
 def _draw_survival(axis: Axes, fit: AskedFit, event: str, some: NDArray) -> None:
     until = np.nanmax(fit.tree["observed_data"][event].to_numpy())
     grid = np.linspace(0, until, 61)
-    curves = fit.survival(grid, since=0.0).isel(subject=some)
+    with warnings.catch_warnings():  # of measures after the origin, which the title names
+        warnings.simplefilter("ignore", SideBayesWarning)
+        curves = fit.survival(grid, since=0.0).isel(subject=some)
     for number, name in enumerate(curves["subject"].to_numpy()):
         one, colour = curves.isel(subject=number), CHAINS[number % len(CHAINS)]
         axis.fill_between(grid, one["lower"], one["upper"], color=colour, alpha=0.18, lw=0)
         axis.plot(grid, one["mean"], color=colour, label=as_label(name))
     axis.set(xlabel=event, ylabel="probability", ylim=(0, 1.03))
-    axis.set_title("no event until then, given the measurements (90 %)", fontsize=9)
+    axis.set_title("no event until then, given all measurements, later ones too (90 %)", fontsize=9)
 
 
 def _rows_of(series: _Series, subject: int, chosen: NDArray) -> NDArray[np.int64]:

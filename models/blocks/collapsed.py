@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from .label_inference.label_graph import LabelGraph
 from .side_information.groups import Groups
 
-__all__ = ["Batch", "Collapsed", "DrawsData", "Fitted", "NamedArray", "Units", "unexpanded"]
+__all__ = [
+    "Batch",
+    "Collapsed",
+    "DrawsData",
+    "Fitted",
+    "NamedArray",
+    "ScoresMore",
+    "Units",
+    "unexpanded",
+]
 
 
 @jax.tree_util.register_dataclass
@@ -107,6 +116,18 @@ class DrawsData(Protocol):
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         """Draw data; see `Collapsed.draw_data`."""
+        ...
+
+
+@runtime_checkable
+class ScoresMore(Protocol):
+    """Distribution whose density is of more than its value: of known classes, or with values left out."""
+
+    def beside_value(self) -> Mapping[str, Callable[[], Array] | None]:
+        """What that is, by name: functions that return truth values, false where nothing is stated.
+
+        None where the name says it all.
+        """
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -218,6 +219,10 @@ class PiecewiseHazard(dist.Distribution):
                     f"{name} has shape {value.shape}, expected {self.log_ratio.shape}, one per subject"
                 )
         super().__init__(batch_shape=self.log_ratio.shape, validate_args=validate_args)
+
+    def beside_value(self) -> dict[str, Callable[[], Array]]:
+        """Times that are censored; see `ScoresMore`."""
+        return {"events": lambda: self.event <= 0}
 
     def moved(self, log_ratio: Array, frailty: Array | None = None) -> PiecewiseHazard:
         """The same with something added to the log hazard ratios, and with other frailties."""

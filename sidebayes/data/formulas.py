@@ -15,6 +15,7 @@ from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.groups import Groups
 
+from ..common.clocks import clocks, last_by_subject
 from ..common.columns import column_names
 from ..common.warnings import warn_user
 from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse, refuse_words
@@ -166,17 +167,13 @@ class Design(Mapping[str, Any]):
         }
 
     def _warn_of_late_rows(self, time: np.ndarray, subjects: NDArray) -> None:
-        """Warn of measures after the event, where a column of random effects looks like the same clock.
-
-        That is a column, no less than zero anywhere, whose first value is before the event or the end of
-        observation for most subjects.
-        """
-        rows, columns = self["subjects"], self["random"]
-        for name in columns.loc[:, columns.nunique() > 1]:
-            of_subject = columns[name].groupby(rows).agg(["min", "max"]).loc[list(subjects)]
-            late = of_subject["max"].to_numpy() > time
-            is_clock = columns[name].min() >= 0 and (of_subject["min"] > time).mean() < 0.5
-            if is_clock and late.any():
+        """Warn of measures after the event, where a column of random effects looks like the same clock."""
+        columns, codes = self["random"], Groups(self["subjects"]).codes
+        values = columns.to_numpy(float)
+        for number in clocks(values, codes, time, list(columns), ordered=False):
+            name = columns.columns[number]
+            late = last_by_subject(values[:, number], codes, len(time)) > time
+            if late.any():
                 named = np.asarray(subjects)[late].tolist()[:5]
                 unit = "see that both have the same unit; " if late.mean() > 0.5 else ""
                 warn_user(

@@ -18,6 +18,7 @@ from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.event_times import PiecewiseHazard
 from sidebayes.models.blocks.side_information.groups import Groups, check_order_of_groups
 
+from ..common.clocks import clocks, last_by_subject
 from ..common.fields import real_array
 from ..common.warnings import warn_user
 from ..runs.checks import check_dims
@@ -29,6 +30,9 @@ from .base.predictions import over_draws
 from .base.predictive import fill_tables
 
 __all__ = ["event_times", "survival"]
+
+_ROUNDING = 1e-6
+"""Of times, relative, in single precision."""
 
 _FAR = 1.1
 """Times the last one seen from which on a curve is an extrapolation."""
@@ -75,7 +79,8 @@ def survival(
     Warns
     -----
     SideBayesWarning
-        If a time is beyond the last one seen by more than a tenth: the last hazard goes on there.
+        If a time is beyond the last one seen by more than a tenth: the last hazard goes on there. If a
+        subject has measures after `since`, where a column of the designs looks like the clock of the times.
 
     Raises
     ------
@@ -100,12 +105,14 @@ def survival(
         check_order_of_groups("since", since, groups)
     names = np.arange(number) if groups is None else groups.names
     at, until = _times("times", times, (-1,)), _times("since", since, (number,))
-    last = float(fit.tree["observed_data"][found].max())
+    seen = fit.tree["observed_data"][found].to_numpy()
+    last = float(seen.max())
     if at.max(initial=0.0) > _FAR * last:
         warn_user(
             f"times up to {at.max():g} lie beyond {last:g}, the last time that was seen: the hazard of the "
             "last interval goes on there, which no data support"
         )
+    _warn_of_later_rows(fit, run, seen, until)
 
     def hazards(trace: dict, layout: Any, owners: dict) -> Array:
         fn = _fn_of(trace[found])
@@ -125,6 +132,33 @@ def survival(
     coords = {"subject": names, "time": at}
     values = {"mean": lasted.mean(axis=0), "lower": lower, "upper": upper}
     return xr.Dataset({n: (("subject", "time"), v) for n, v in values.items()}, coords)
+
+
+def _warn_of_later_rows(fit: FitBase, run: Run, time: NDArray, since: NDArray) -> None:
+    """Warn of outcomes measured after `since`, where a column looks like the clock of the times."""
+    before, groups = _subjects_of(fit.run, len(time)), _subjects_of(run, len(since))
+    if before is None or groups is None:
+        return
+    for role in run.signature.of_kind("table"):
+        old, new = fit.run.data.get(role.name), run.data.get(role.name)
+        if old is None or new is None or old.ndim != 2 or len(old) != len(before):
+            continue
+        names = fit.run.columns.get(role.name)
+        ordered = role.dims[1:] != ("effects",)  # what a random effect is of is the clock as a rule
+        for number in clocks(old, before.codes, time, names, ordered=ordered):
+            last = last_by_subject(new[:, number], groups.codes, len(since))
+            late = np.flatnonzero(last > since * (1 + _ROUNDING))
+            if late.size:
+                name = names[number] if names else f"{role.name}[:, {number}]"
+                first = late[0]
+                warn_user(
+                    f"{len(late)} of {len(since)} subjects have measures after since, the first "
+                    f"{groups.names[first]!s}, whose last {name} is {last[first]:.6g} where since is "
+                    f"{since[first]:.6g}: if {name} counts from the origin of the times, these curves depend "
+                    "on what was measured later than they begin; pass only the rows up to since, as new "
+                    "data, or a later since"
+                )
+                return
 
 
 def _filled(fitted: Run, data: tuple, named: dict[str, Any]) -> Run:

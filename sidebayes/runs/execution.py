@@ -33,7 +33,7 @@ from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import observed_values, site_roles
+from sidebayes.guides.engines.problem.declared import observed_values, site_roles, values_beside
 from sidebayes.guides.engines.problem.density import latent_supports, shapes_at
 from sidebayes.guides.engines.problem.importance import evidence_below
 from sidebayes.guides.engines.problem.units import lay_out_units
@@ -307,8 +307,10 @@ def _describe(
         group.attrs["label_sites"] = problems.label_slices(run.problem)
         group.dataset = group.to_dataset().assign(labels=("points", _labels(run, found, draws)))
     if "log_likelihood" in draws.tree:
-        scored = observed_values(run.problem, found.derived.log_likelihood)
-        draws.tree["log_likelihood"].attrs["scored"] = digest(*map(content, scored))
+        sites, about = found.derived.log_likelihood, draws.tree["log_likelihood"].attrs
+        about["scored"] = digest(*map(content, observed_values(run.problem, sites)))
+        beside = values_beside(run.problem, sites)
+        about["beside"] = json.dumps({kind: content(value) for kind, value in beside.items()})
     write_features(draws.tree)
     info = draws.tree["fit_info"].attrs
     if init is not None:

@@ -243,6 +243,7 @@ def test_events_are_seen_where_nothing_is_said():
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+@pytest.mark.filterwarnings("ignore:.* have measures after since")
 @pytest.mark.slow
 def test_single_precision_after_double(fitted, data):
     """The same process fits in both, and has curves from the origin in both."""
@@ -285,6 +286,7 @@ def test_terms_of_subjects_hold_outcomes_and_times(fitted, data):
     np.testing.assert_allclose(terms[0, 0], own, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.* have measures after since")
 def test_survival_curves(fitted, data):
     at = np.linspace(0.0, 8.0, 9)
     origin = fitted.survival(at, since=0.0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.collapsed import ScoresMore
 
 from ..base import Problem
 from .density import abstract_trace, finite_mixtures, is_individual, is_latent, latent_sites
@@ -25,6 +28,7 @@ __all__ = [
     "site_axes",
     "site_dims",
     "site_roles",
+    "values_beside",
 ]
 
 
@@ -135,6 +139,43 @@ def observed_values(problem: Problem, names: Collection[str]) -> list[NDArray]:
     if any(isinstance(value, Tracer) for value in found):
         found = evaluated(lambda: [trace_anywhere(problem)[name]["value"] for name in names])
     return [np.asarray(value) for value in found]
+
+
+def values_beside(problem: Problem, names: Collection[str]) -> dict[str, NDArray[np.bool_]]:
+    """What the densities of observed sites are of beside their values, without what states nothing.
+
+    See `ScoresMore`. Numbers of classes beyond those that are stated do not count.
+    """
+
+    def asked(trace: dict) -> dict[str, Callable[[], Array] | None]:
+        return {n: v for name in names for n, v in _beside_value(trace[name]["fn"]).items()}
+
+    def found() -> dict[str, Array]:
+        return {n: value() for n, value in asked(trace_anywhere(problem)).items() if value}
+
+    kinds = asked(abstract_trace(problem))
+    told = {kind: np.ones(1, bool) for kind, value in kinds.items() if value is None}
+    if len(told) < len(kinds):
+        told |= {kind: np.asarray(value, bool) for kind, value in evaluated(found).items()}
+    used = {kind: np.flatnonzero(v.any(axis=tuple(range(v.ndim - 1)))) for kind, v in told.items()}
+    return {kind: v[..., : used[kind][-1] + 1] for kind, v in told.items() if used[kind].size}
+
+
+def _beside_value(fn: Any) -> dict[str, Callable[[], Array] | None]:
+    """What a distribution scores beside its value, with what NumPyro's masks hide and what is censored."""
+    found: dict[str, Callable[[], Array] | None] = {}
+    while hasattr(fn, "base_dist"):
+        mask = getattr(fn, "_mask", None)
+        if mask is not None and not isinstance(mask, bool):
+            found["masks"] = partial(_where, mask, False)
+        if hasattr(fn, "censored"):
+            found["events"] = partial(_where, fn.censored, True)
+        fn = fn.base_dist
+    return found | dict(fn.beside_value()) if isinstance(fn, ScoresMore) else found
+
+
+def _where(flags: Array, value: bool) -> Array:
+    return jnp.atleast_1d(jnp.asarray(flags, bool) == value)
 
 
 def individual_sites(problem: Problem) -> tuple[str, ...]:

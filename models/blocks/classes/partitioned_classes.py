@@ -71,6 +71,11 @@ class PartitionedClasses(PartitionedMixture):
         """Number of classes."""
         return jnp.shape(self.classes)[1]
 
+    def told_of_classes(self) -> Array | None:
+        """Probability of what is stated of each point given its class, whose components are the labels."""
+        told = self.told()
+        return None if told is None else (told[:, :, None] * self.classes).max(axis=1)
+
     def class_probabilities(self, value: Array) -> Array:
         """Probabilities of the classes of all points, shape (num_points, num_classes) (eq. 4.20)."""
         return self.memberships(value) @ self.classes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -88,6 +89,10 @@ class CurveDensity(dist.Distribution):
     def support(self) -> constraints.Constraint:
         """Real numbers, one per output."""
         return constraints.independent(constraints.real, self.event_dim)
+
+    def beside_value(self) -> dict[str, Callable[[], Array]]:
+        """Outputs that were not measured, and are not scored; see `ScoresMore`."""
+        return {} if self.observed is None else {"what was measured": lambda: self.observed <= 0}
 
     @property
     def has_own_features(self) -> bool:

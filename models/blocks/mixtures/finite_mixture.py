@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -184,6 +185,27 @@ class FiniteMixture(Collapsed):
         Classes are the clusters unless a subclass has others. None where nothing is stated.
         """
         return None if self.log_side is None else jnp.exp(self.log_side)
+
+    def told_of_classes(self) -> Array | None:
+        """As `told`, also where classes are neither the clusters nor what `told` is of."""
+        return self.told()
+
+    def beside_value(self) -> dict[str, Callable[[], Array] | None]:
+        """Classes that points are known to be among, and what links are; see `ScoresMore`."""
+        found: dict[str, Callable[[], Array] | None] = {}
+        if self.is_told_some:
+            found["known classes"] = self._known_classes
+        ties = self.links()
+        if ties is not None and ties.num_links and self.labels.reading == "relation":
+            found["links" if self.is_density else "links alone"] = None  # which, the units say
+        return found
+
+    def _known_classes(self) -> Array:
+        """Classes that each point is known to be among; none of points of which nothing is stated."""
+        told = self.told_of_classes()
+        assert told is not None  # asked for with statements only
+        may = told >= told.max(axis=1, keepdims=True)
+        return may & ~may.all(axis=1, keepdims=True)
 
     def untold_densities(self, value: Array) -> Array:
         """Log density of each point in each cluster, without what is stated, (num_points, num_clusters)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -10,7 +11,7 @@ import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions import constraints
 
-from ..collapsed import Batch, Fitted
+from ..collapsed import Batch, Fitted, ScoresMore
 from ..label_inference.label_graph import LabelGraph
 from ..side_information.groups import Groups
 from .finite_mixture import FiniteMixture
@@ -167,6 +168,13 @@ class LinkedMixture(FiniteMixture):
         """The same kind of distribution for some of the points, given their labels and components."""
         known = None if self.log_side is None else self.log_side[points]
         return LinkedMixture(labels, components, known, groups)
+
+    def beside_value(self) -> dict[str, Callable[[], Array] | None]:
+        """As of all mixtures, and what `components` say."""
+        own = self.components
+        return super().beside_value() | dict(
+            own.beside_value() if isinstance(own, ScoresMore) else {}
+        )
 
     @property
     def has_side_factors(self) -> bool:
