@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.problem.declared import site_dims
+from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites
 from sidebayes.guides.engines.problem.posterior import derive
 from sidebayes.guides.engines.problem.units import Layout, join_units, lay_out_units
 
@@ -20,6 +21,8 @@ from .fit_base import FitBase
 from .new_data import check_new
 
 __all__ = [
+    "Reading",
+    "compare_halves",
     "joined_units",
     "new_run",
     "refuse_reading_others",
@@ -31,7 +34,7 @@ _CLOSE = 100.0
 """Densities are equal up to this many roots of the rounding error."""
 
 
-class _Reading(NamedTuple):
+class Reading(NamedTuple):
     """Observed sites whose densities of units depend on other units, and the tables that they read there."""
 
     sites: list[str]
@@ -155,24 +158,38 @@ def refuse_reading_others(fit: FitBase, asked: str) -> None:
         )
 
 
-def _reading(fit: FitBase) -> _Reading | None:
-    """Whether densities of half of the units depend on the others, at the first draw; None if not."""
+def _reading(fit: FitBase) -> Reading | None:
+    """See `compare_halves`; it is asked once for a fit, and not for the library's own methods."""
+    if fit.run.card is not None:
+        return None
     notes = fit.run.problem.notes
     if "reading" not in notes:
         with fit.run.precision:
-            notes["reading"] = _compared(fit)
+            notes["reading"] = compare_halves(fit)
     return notes["reading"]
 
 
-def _compared(fit: FitBase) -> _Reading | None:
+def compare_halves(fit: FitBase) -> Reading | None:
+    """Compare densities of half of the units with and without the others, at the first draw.
+
+    Call it under `precision`. Units whose effects the distribution itself integrates out together are not
+    compared.
+
+    Returns
+    -------
+    Reading or None
+        None if they are equal, or nothing can be left out.
+    """
     run = fit.run.settled()
     layout, dims = lay_out_units(run.problem), site_dims(run.problem)
+    sources = collapsed_sites(abstract_trace(run.problem)).values()
     try:
         unit = joined_units(run, layout)
     except ValueError:  # without units none can be left out
         return None
     masks = {dim: _half(own) for dim, own in unit.items()}
-    if "log_likelihood" not in fit.tree or all(mask.all() for mask in masks.values()):
+    alone = all(fn.has_independent_units for fn, _ in sources)
+    if "log_likelihood" not in fit.tree or not alone or all(m.all() for m in masks.values()):
         return None
     stored = fit.tree["log_likelihood"].data_vars.items()
     whole = {str(name): terms.to_numpy()[0, :1] for name, terms in stored}
@@ -209,7 +226,7 @@ def _compared(fit: FitBase) -> _Reading | None:
             other = _overwritten(value, role.dims, keep)
             if moved(replace(run, data={**run.data, role.name: other}), draw, unit):
                 tables.append(role.name)
-    return _Reading(sites, tables)
+    return Reading(sites, tables)
 
 
 def _half(unit: NDArray[np.int64]) -> NDArray[np.bool_]:

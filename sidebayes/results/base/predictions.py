@@ -39,6 +39,7 @@ from .fit_base import FitBase, need_labels
 from .new_data import check_new, known_groups, refuse_links_to_known, sites_of_groups
 from .other_rows import new_run, warn_of_reading_others
 from .predictive import (
+    Drawn,
     design,
     draw_data,
     fill_tables,
@@ -345,8 +346,15 @@ def _outcomes_of(
     )
     new = run.with_data(filled, known=taken)
     warn_of_reading_others(fit, given)
-    drawn = draw_data(new.problem, _flat(draws), seed, fitted=run.problem, codes=codes, taken=taken)
-    refuse_unknown(run, drawn, filled.keys() - given.keys() - tables)
+    known = {n: np.resize(run.data[n], filled[n].shape) for n in tables & filled.keys()}
+
+    def drawn_from(new: Run) -> Drawn:
+        how: dict[str, Any] = {"fitted": run.problem, "codes": codes, "taken": taken}
+        return draw_data(new.problem, _flat(draws), seed, **how)
+
+    drawn = drawn_from(new)
+    left_out = filled.keys() - given.keys() - tables
+    refuse_unknown(run, drawn, left_out, lambda: drawn_from(replace(new, data={**filled, **known})))
     groups = {
         "predictions": to_dataset(new, found, drawn.values, draws.coords),
         "predictions_constant_data": design(new, filled.keys() - given.keys()),
