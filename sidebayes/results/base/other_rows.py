@@ -166,7 +166,8 @@ def _reading(fit: FitBase) -> Reading | None:
     if "reading" not in notes:
         with fit.run.precision:
             notes["reading"] = compare_halves(fit)
-    return notes["reading"]
+    found: Reading | None = notes["reading"]
+    return found
 
 
 def compare_halves(fit: FitBase) -> Reading | None:
