@@ -134,10 +134,10 @@ def new_run(fit: FitBase, data: tuple, named: Mapping[str, Any]) -> Run:
 
 def warn_of_reading_others(fit: FitBase, given: Mapping[str, Any]) -> None:
     """Say once if densities of rows depend on which other rows are given, and these are other ones."""
-    if all(same(value, fit.run.data.get(name)) for name, value in given.items()):
-        return
     found, notes = _reading(fit), fit.run.problem.notes
-    if found is not None and "said of rows" not in notes:
+    if found is None or "said of rows" in notes:
+        return
+    if not all(same(value, fit.run.data.get(name)) for name, value in given.items()):
         notes["said of rows"] = True
         warn_user(f"{fit.method}: {found}. It is taken from the new rows alone; {_REMEDY}")
 
