@@ -153,6 +153,11 @@ def log_prob(
     It is minus infinity where a value lies outside the support of its distribution at every draw.
     Parameters are those of `predict_proba`; a file has the column ``log_prob``.
 
+    Warns
+    -----
+    SideBayesWarning
+        Once, if the density of a row depends on which other rows are given, as by a mean over rows.
+
     Raises
     ------
     ValueError
@@ -211,6 +216,11 @@ def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.Data
         at new data ``predictions`` and ``predictions_constant_data``. One draw for each draw of
         the parameters that labels and densities are stored at, at most 200 of each chain; 200
         of a point estimate.
+
+    Warns
+    -----
+    SideBayesWarning
+        As `log_prob`.
 
     Raises
     ------

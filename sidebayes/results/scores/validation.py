@@ -135,8 +135,9 @@ def kfold(
     Raises
     ------
     ValueError
-        If there are fewer units than folds, the data do not determine the units, or parameters belong
-        to single rows, so that held-out rows have no density.
+        If there are fewer units than folds, the data do not determine the units, parameters belong
+        to single rows, so that held-out rows have no density, or the density of a row depends on which
+        other rows are given, as by a mean over rows.
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 
