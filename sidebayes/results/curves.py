@@ -24,6 +24,7 @@ from .base.fit_base import FitBase, need_labels
 from .base.intervals import check_probability, mixture_bands, normal_interval
 from .base.labels import responsibilities
 from .base.new_data import check_new, known_groups
+from .base.other_rows import warn_of_reading_others
 from .base.predictions import over_draws
 from .base.predictive import fill_tables, outcomes
 
@@ -215,6 +216,7 @@ def _new_rows(fit: FitBase, new: Mapping[str, Any]) -> Run:
             given[role.name] = Groups(np.arange(sizes[role.dims[0]]))
             sizes[role.name] = given[role.name].num_groups
     filled = fill_tables(fit.run.with_data(given), sizes, fit.run.data)
+    warn_of_reading_others(fit, given)
     return fit.run.with_data(filled)
 
 
@@ -295,6 +297,7 @@ def _shares(
                 f"seen has rows of {name!r}, which was fitted; pass rows of other {groups}, or fit again"
             )
         place = data[groups].codes_of(new.names)
+        warn_of_reading_others(fit, data)
         found = over_draws(fit, shares, fit.run.with_data(data), draws)
         share[:, place >= 0] = found[:, place[place >= 0]]
         told |= place >= 0

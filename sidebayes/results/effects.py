@@ -15,7 +15,7 @@ from sidebayes.guides.engines.problem.posterior import derive
 from ..runs.stored import coordinates
 from .base.fit_base import FitBase
 from .base.intervals import check_probability, normal_interval, total_moments
-from .base.new_data import check_new
+from .base.other_rows import new_run
 from .shapes import group_names
 
 __all__ = ["coefficients", "effects", "integrated_out", "latents", "summary_of_latents"]
@@ -88,7 +88,7 @@ def latents(fit: FitBase, *data: Any, **named: Any) -> xr.Dataset:
         raise ValueError(f"{fit.method} integrates no latent variables out, labels aside")
     if all(value is None for value in (*data, *named.values())):
         return fitted
-    run = fit.run.with_data(check_new(fit.run, data, named))
+    run = new_run(fit, data, named)
     sites = fit.tree["posterior"].to_dataset().sel(draw=fitted["draw"])
     sites = sites.drop_vars(fit.run.sized_by_units)
     front = sites.sizes["chain"], sites.sizes["draw"]

@@ -26,6 +26,7 @@ from ..runs.run import Run
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
 from .base.new_data import check_new
+from .base.other_rows import warn_of_reading_others
 from .base.predictions import over_draws
 from .base.predictive import fill_tables
 
@@ -90,7 +91,7 @@ def survival(
     """
     check_probability(probability)
     fit.run.problem  # noqa: B018  a model that is not known refuses
-    run = _filled(fit.run, data, named) if data or named else fit.run
+    run = _filled(fit, data, named) if data or named else fit.run
     trace, found = _event_times(run)
     if found is None:
         raise ValueError(f"{run.method} observes no times to an event by a PiecewiseHazard")
@@ -161,11 +162,14 @@ def _warn_of_later_rows(fit: FitBase, run: Run, time: NDArray, since: NDArray) -
                 return
 
 
-def _filled(fitted: Run, data: tuple, named: dict[str, Any]) -> Run:
+def _filled(fit: FitBase, data: tuple, named: dict[str, Any]) -> Run:
     """The run at new data, with tables that were left out, as times are, as numbers not known."""
+    fitted = fit.run
     given = check_new(fitted, data, named, ("links", "table"))
     sizes = check_dims(fitted.signature, given)
-    return fitted.with_data(fill_tables(replace(fitted, data=given), sizes, fitted.data))
+    run = fitted.with_data(fill_tables(replace(fitted, data=given), sizes, fitted.data))
+    warn_of_reading_others(fit, given)
+    return run
 
 
 def _subjects_of(run: Run, number: int) -> Groups | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -43,11 +43,15 @@ class Rows:
         Observed sites with one density of all rows, as of a Gaussian process.
     fixed : str
         Why the model runs on no other number of rows, empty if it does.
+    beside : dict of str to tuple of str
+        Latent sites whose shape another dimension of the data changes, which is none of their units: those
+        of schools, where rows are of pupils. By dimension.
     """
 
     sized: tuple[str, ...] = ()
     joint: tuple[str, ...] = ()
     fixed: str = ""
+    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def refuse_others(self, method: str, same_number: bool = False) -> None:
         """Refuse densities of other rows.
@@ -75,6 +79,8 @@ def look_at_rows(
 ) -> Rows:
     """Run the model on all units but one, and see what changes; nothing is computed.
 
+    So it is without the first of each other dimension.
+
     Parameters
     ----------
     problem : Problem
@@ -85,15 +91,20 @@ def look_at_rows(
         Makes the problem on a part of the data, given what to keep along dimensions.
     """
     trace, layout = abstract_trace(problem), lay_out_units(problem)
-    sites = site_dims(problem)
     sizes = {len(unit) for unit in layout.unit.values()}
     sizes |= {len(v) for v in data.values() if isinstance(v, np.ndarray | Groups)}
     if not any(in_scan(site) or sizes & set(_extents(site)) for site in trace.values()):
         return Rows()  # most models; nothing is copied
     units = {d: unit for d, unit in layout.unit.items() if d in layout.dims}
     fewer = _all_but_one(signature, data, units)
-    if not fewer:
-        return Rows()
+    found = _without_a_unit(problem, subset, fewer) if fewer else Rows()
+    return replace(found, beside=_beside(problem, signature, data, subset, fewer))
+
+
+def _without_a_unit(
+    problem: Problem, subset: Callable[..., Problem], fewer: Mapping[str, NDArray[np.bool_]]
+) -> Rows:
+    trace, sites = abstract_trace(problem), site_dims(problem)
     part = subset(fewer)
     try:
         rest = abstract_trace(part)
@@ -105,11 +116,40 @@ def look_at_rows(
             return Rows()  # a single row may have no scale, say, and tells nothing of other numbers
         held = sorted(n for n in sites if frames[n] & plates.keys())
         return Rows(tuple(held), fixed=_why_fixed(plates, error))
-    moved = {n for n, s in trace.items() if n in rest and _shape(s) != _shape(rest[n])}
+    moved = _moved(trace, rest)
     return Rows(
         tuple(sorted(n for n in sites if n in moved or n not in rest)),
         tuple(n for n, s in trace.items() if n not in sites and (n in moved or in_scan(s))),
     )
+
+
+def _beside(
+    problem: Problem,
+    signature: Signature,
+    data: Mapping[str, Any],
+    subset: Callable[..., Problem],
+    fewer: Mapping[str, NDArray[np.bool_]],
+) -> dict[str, tuple[str, ...]]:
+    """See `Rows`. Columns are none of these dimensions: new data have those that were fitted."""
+    sizes = dimensions(signature, data)
+    given = [role for role in signature.data if data.get(role.name) is not None]
+    columns = {dim for role in given for dim in role.dims[1:]}
+    groups = {role.name: role.dims[0] for role in given if role.kind == "groups"}
+    rows = {*fewer, *(groups[dim] for dim in groups.keys() & fewer.keys())}
+    first = {role.dims[0] for role in given if role.dims and role.kind in ("table", "labels")}
+    found = {}
+    trace = abstract_trace(problem)
+    for dim in sorted((first | groups.keys()) - columns - rows):
+        if sizes[dim] > 1:
+            with suppress(Exception):  # a user's model raises whatever it raises
+                moved = _moved(trace, abstract_trace(subset({dim: np.arange(sizes[dim]) > 0})))
+                found[dim] = tuple(sorted(n for n in moved if is_latent(trace[n])))
+    return {dim: sites for dim, sites in found.items() if sites}
+
+
+def _moved(trace: Mapping[str, dict], rest: Mapping[str, dict]) -> set[str]:
+    """Sites whose shapes two traces have otherwise."""
+    return {n for n, s in trace.items() if n in rest and _shape(s) != _shape(rest[n])}
 
 
 def _extents(site: dict) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sidebayes.guides.engines.base import Engine, Problem
 from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable, streamed
+from sidebayes.guides.engines.plumbing.identity import freeze
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.units import Named, dimensions
@@ -26,7 +27,7 @@ from . import checks, problems, record
 from .rows import Rows, look_at_rows
 from .zoo import CARDS, Card, inference_used, links_taken
 
-__all__ = ["Run"]
+__all__ = ["Run", "same"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,20 +185,25 @@ class Run:
         Parameters
         ----------
         keep : mapping of str to ndarray of bool
-            Elements to keep along dimensions. Rows of groups that are left out are left out.
+            Elements to keep along dimensions. Rows of groups that are left out are left out; other groups
+            keep their numbers, which sites with a value for each go by.
         """
+        masks, data = self.masks(keep), {}
+        for role in self.signature.data:
+            value = self.data.get(role.name)
+            if value is not None:
+                data[role.name] = _cut(role, value, masks, self.data)
+        return replace(self, data=data, truth=None, stream=None)
+
+    def masks(self, keep: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[np.bool_]]:
+        """The elements to keep along dimensions, rows of groups among them."""
         masks = dict(keep)
         groups = [role for role in self.signature.of_kind("groups") if self.data.get(role.name)]
         for role in groups:
             if role.name in masks:
                 codes = np.asarray(self.data[role.name].codes)
                 masks.setdefault(role.dims[0], masks[role.name][codes])
-        data = {}
-        for role in self.signature.data:
-            value = self.data.get(role.name)
-            if value is not None:
-                data[role.name] = _cut(role, value, masks, self.data)
-        return replace(self, data=data, truth=None, stream=None)
+        return masks
 
     def with_data(self, data: Mapping[str, Any], known: Collection[str] = ()) -> Run:
         """The run on other data, with the prior that these data gave; what is left out is without.
@@ -205,8 +211,9 @@ class Run:
         Raises
         ------
         ValueError
-            If sites belong to single units of the data, so that other data have none, unless their
-            values there are `known`, or the model takes no other rows.
+            If sites belong to single units of the data, or to elements of another dimension that these
+            data give otherwise, so that other data have none, unless their values there are `known`; or if
+            the model takes no other rows.
         """
         own, fixed = [name for name in self.unit_sites if name not in known], self.rows.fixed
         if own:
@@ -214,9 +221,27 @@ class Run:
                 f"{self.method}: sites {own} belong to single units of the data that were fitted, so "
                 f"that other data have no density given the fit{f' ({fixed})' if fixed else ''}"
             )
+        self._refuse_others_beside(data, known)
         sizes = (dimensions(self.signature, some) for some in (self.data, data))
         self.rows.refuse_others(self.method, same_number=next(sizes) == next(sizes))
         return replace(self.settled(), data=data, truth=None, unseen=True, stream=None)
+
+    def _refuse_others_beside(self, data: Mapping[str, Any], known: Collection[str]) -> None:
+        """Refuse data that may be of other schools, say, than those that sites have values for."""
+        for dim, sites in self.rows.beside.items():
+            own = [name for name in sites if name not in known]
+            for role in self.signature.data if own else ():
+                old, new = self.data.get(role.name), data.get(role.name)
+                if role.name == dim:  # groups
+                    old, new = (getattr(some, "names", None) for some in (old, new))
+                elif role.dims[:1] != (dim,):
+                    continue
+                if not same(old, new):
+                    raise ValueError(
+                        f"{self.method}: sites {own} have a value for each of the {dim} that were fitted, "
+                        f"and {role.name} is not as in the fit, so that these may be other {dim}, of which "
+                        f"nothing is known; pass {role.name} as it was fitted, or fit again"
+                    )
 
     @property
     def fitted_problem(self) -> Problem:
@@ -263,6 +288,11 @@ class Run:
         return replace(self, options={**self.options, "prior": found})
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of data are equal."""
+    return freeze(one) == freeze(other)
+
+
 def _arrays(name: str, value: Any) -> Any:
     """Value of an option as a pytree of numbers, None if it is none."""
     value = plain_array(name, value) if isinstance(value, list | tuple) else value
@@ -286,7 +316,9 @@ def _cut(
         some = value.subset(mask)
         return some if len(some) else None
     if role.kind == "groups":
-        return value.subset(np.flatnonzero(mask))
+        some = value.subset(np.flatnonzero(mask))
+        renumbered = role.name not in masks and some.num_groups < value.num_groups
+        return value.take(mask) if renumbered else some
     if role.kind == "labels":
         return value.subset(mask)
     place = np.cumsum(mask) - 1

@@ -22,7 +22,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ...common.fields import Range, check_number
 from .fit_base import FitBase, need_labels
-from .new_data import check_new
+from .other_rows import new_run
 from .predictions import over_draws, refuse_impossible
 
 __all__ = [
@@ -248,7 +248,7 @@ def class_probabilities(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.fl
         return jnp.concatenate([fn.class_probabilities(value) for fn, value in given])
 
     is_new = any(value is not None for value in (*data, *named.values()))
-    run = fit.run.with_data(check_new(fit.run, data, named)) if is_new else fit.run
+    run = new_run(fit, data, named) if is_new else fit.run
     prob = over_draws(fit, classes, run, pooled_draws(fit.tree)).mean(axis=0)
     return refuse_impossible(prob, "class")
 

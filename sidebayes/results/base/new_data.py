@@ -162,7 +162,7 @@ def sites_of_groups(run: Run, codes: Mapping[str, NDArray[np.int64]]) -> dict[st
     """
     found: dict[str, tuple[int, str]] = {}
     dims = site_dims(run.problem)
-    for site in run.unit_sites:
+    for site in (*run.unit_sites, *(n for dim in run.rows.beside for n in run.rows.beside[dim])):
         axes = [(axis, dim) for axis, dim in enumerate(dims[site]) if dim in codes]
         if len(axes) != 1:
             continue  # refused with the others that have no value

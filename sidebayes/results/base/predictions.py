@@ -37,7 +37,9 @@ from ...runs.run import Run
 from ...streams import by_block, refuse_target, scan_among
 from .fit_base import FitBase, need_labels
 from .new_data import check_new, known_groups, refuse_links_to_known, sites_of_groups
+from .other_rows import new_run, warn_of_reading_others
 from .predictive import (
+    Drawn,
     design,
     draw_data,
     fill_tables,
@@ -109,7 +111,7 @@ def predict_proba(
         sources = finite_mixtures(trace).values()
         return jnp.concatenate([fn.responsibilities(value) for fn, value in sources])
 
-    run = fit.run.with_data(check_new(fit.run, data, named))
+    run = new_run(fit, data, named)
     prob = over_draws(fit, probabilities, run, matched_draws(*fit.relabelled)).mean(axis=0)
     return refuse_impossible(prob, "cluster")
 
@@ -151,6 +153,11 @@ def log_prob(
     It is minus infinity where a value lies outside the support of its distribution at every draw.
     Parameters are those of `predict_proba`; a file has the column ``log_prob``.
 
+    Warns
+    -----
+    SideBayesWarning
+        Once, if the density of a row depends on which other rows are given, as by a mean over rows.
+
     Raises
     ------
     ValueError
@@ -173,7 +180,7 @@ def log_prob(
 
     with fit.run.precision:
         refuse_dependent_units(fit.run.problem, "log_prob")
-    run = fit.run.with_data(check_new(fit.run, data, named))
+    run = new_run(fit, data, named)
     _refuse_classifier(run)
     unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
     draws = pooled_draws(fit.tree)  # a density has no numbering of clusters
@@ -210,6 +217,11 @@ def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.Data
         the parameters that labels and densities are stored at, at most 200 of each chain; 200
         of a point estimate.
 
+    Warns
+    -----
+    SideBayesWarning
+        As `log_prob`.
+
     Raises
     ------
     TypeError, ValueError
@@ -225,7 +237,7 @@ def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.Data
         found, draws = outcomes(run), _stored_draws(fit)
         if own_design:
             return _replicates(run, found, draws, seed)
-        return _outcomes_of(run, given, found, draws, seed)
+        return _outcomes_of(fit, given, found, draws, seed)
 
 
 def _by_block(
@@ -322,13 +334,14 @@ def _replicates(
 
 
 def _outcomes_of(
-    run: Run,
+    fit: FitBase,
     given: Mapping[str, Any],
     found: Mapping[str, str | None],
     draws: xr.Dataset,
     seed: int,
 ) -> xr.DataTree:
     """Outcomes of new rows."""
+    run = fit.run
     tables = set(filter(None, found.values()))
     if tables & given.keys():
         raise TypeError(
@@ -342,8 +355,16 @@ def _outcomes_of(
         replace(run, data=given), checks.check_dims(run.signature, given), run.data
     )
     new = run.with_data(filled, known=taken)
-    drawn = draw_data(new.problem, _flat(draws), seed, fitted=run.problem, codes=codes, taken=taken)
-    refuse_unknown(run, drawn, filled.keys() - given.keys() - tables)
+    warn_of_reading_others(fit, given)
+    known = {n: np.resize(run.data[n], filled[n].shape) for n in tables & filled.keys()}
+
+    def drawn_from(new: Run) -> Drawn:
+        how: dict[str, Any] = {"fitted": run.problem, "codes": codes, "taken": taken}
+        return draw_data(new.problem, _flat(draws), seed, **how)
+
+    drawn = drawn_from(new)
+    left_out = filled.keys() - given.keys() - tables
+    refuse_unknown(run, drawn, left_out, lambda: drawn_from(replace(new, data={**filled, **known})))
     groups = {
         "predictions": to_dataset(new, found, drawn.values, draws.coords),
         "predictions_constant_data": design(new, filled.keys() - given.keys()),

@@ -278,7 +278,12 @@ def _has_unknown(values: Any) -> Array:
     return jnp.stack(flags).any() if flags else jnp.asarray(False)
 
 
-def refuse_unknown(run: Run, drawn: Drawn, left_out: Collection[str]) -> None:
+def refuse_unknown(
+    run: Run,
+    drawn: Drawn,
+    left_out: Collection[str],
+    at_known: Callable[[], Drawn] | None = None,
+) -> None:
     """Refuse what was drawn from distributions that depend on numbers which are not known.
 
     Parameters
@@ -287,13 +292,15 @@ def refuse_unknown(run: Run, drawn: Drawn, left_out: Collection[str]) -> None:
     drawn : Drawn
     left_out : collection of str
         Tables that are no outcomes and were left out.
+    at_known : callable, optional
+        Draws again at the same data with numbers for the outcomes, which tells whether these matter.
 
     Raises
     ------
     TypeError
         If tables that matter were left out.
     ValueError
-        If outcomes depend on themselves, or the model is no generative one.
+        If outcomes depend on themselves, the model is no generative one, or it makes NaN of the data.
     """
     if (drawn.unknown or drawn.priced) and left_out:
         roles = [r for r in run.signature.of_kind("table") if r.name in left_out]
@@ -303,6 +310,12 @@ def refuse_unknown(run: Run, drawn: Drawn, left_out: Collection[str]) -> None:
         raise ValueError(
             f"{run.method} has factors {drawn.priced} that depend on the data: a penalised objective, "
             "from which no data can be drawn"
+        )
+    if drawn.unknown and at_known is not None and (lost := at_known().unknown):
+        raise ValueError(
+            f"{run.method}: the distribution of {lost} is NaN at these data, whatever is drawn: the model "
+            "makes NaN of them, as of a single row by its standard deviation, which is zero. Compute such "
+            "numbers before the fit, and pass them as data by row or as an option"
         )
     if drawn.unknown:
         raise ValueError(

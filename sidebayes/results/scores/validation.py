@@ -17,7 +17,6 @@ from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.declared import individual_sites
 from sidebayes.guides.engines.problem.units import (
     Layout,
-    join_units,
     lay_out_units,
     refuse_dependent_units,
     refuse_powers,
@@ -28,6 +27,7 @@ from ...common.warnings import warn_user
 from ...runs.run import Run
 from ...tasks import Task, run_tasks
 from ..base.fit_base import FitBase
+from ..base.other_rows import joined_units, refuse_reading_others, sum_by_unit
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOOKFold
@@ -135,8 +135,9 @@ def kfold(
     Raises
     ------
     ValueError
-        If there are fewer units than folds, the data do not determine the units, or parameters belong
-        to single rows, so that held-out rows have no density.
+        If there are fewer units than folds, the data do not determine the units, parameters belong
+        to single rows, so that held-out rows have no density, or the density of a row depends on which
+        other rows are given, as by a mean over rows.
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 
@@ -207,7 +208,7 @@ def units_held_out(fit: FitBase, asked: str) -> Units:
     with fit.run.precision:
         refuse_dependent_units(fit.run.problem, asked)
         layout = lay_out_units(fit.run.problem)
-    unit = _joined_units(fit.run, layout)
+    unit = joined_units(fit.run, layout)
     stored = fit.tree["log_likelihood"].data_vars  # in whose order `loo` has the units
     own = dict.fromkeys(layout.site_dims[str(name)] for name in stored)
     unit = {dim: unit[dim] for dim in own if dim in unit}
@@ -217,6 +218,7 @@ def units_held_out(fit: FitBase, asked: str) -> Units:
             "held out have no density given a fit to the others"
         )
     fit.run.rows.refuse_others(fit.method)
+    refuse_reading_others(fit, asked)
     sizes = [int(u.max()) + 1 for u in unit.values()]
     starts = dict(zip(unit, np.cumsum([0, *sizes]).tolist(), strict=False))
     return Units(layout, unit, starts, sum(sizes))
@@ -320,49 +322,10 @@ def _by_joined_unit(
     fit: FitBase, layout: Layout, unit: Mapping[str, NDArray]
 ) -> NDArray[np.float64]:
     """Log density of each unit given the whole fit, averaged over draws."""
-    stored = fit.tree["log_likelihood"].data_vars
-    found = []
-    for dim, joined in unit.items():
-        owner = np.zeros(int(layout.unit[dim].max()) + 1, np.int64)
-        owner[layout.unit[dim]] = joined
-        terms = [stored[name].to_numpy() for name, own in layout.site_dims.items() if own == dim]
-        flat = np.sum(terms, axis=0).reshape(-1, len(owner))
-        total = np.zeros((joined.max() + 1, len(flat)))
-        np.add.at(total, owner, flat.T)
-        found.append(_log_mean(total.T))
-    return np.concatenate(found)
-
-
-def _joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:
-    """Unit of every element by dimension; elements that links join share one, tied labels or not.
-
-    Raises
-    ------
-    ValueError
-        If the data do not tell the units apart, so that none can be left out.
-    """
-    signature = run.signature
-    named = {dim for role in signature.data for dim in (*role.dims, role.name)}
-    whole = [s for s, dim in layout.site_dims.items() if dim is not None and dim not in named]
-    whole = whole if layout.dims else list(layout.site_dims)
-    if whole:
-        raise ValueError(
-            f"{run.method} observes {whole} as a whole, which does not fall apart into units to leave "
-            "out; name their rows by annotations, or by a plate of the same name"
-        )
-    joined = {dim: layout.unit[dim] for dim in layout.dims}
-    for role in signature.data:
-        value = run.data.get(role.name)
-        dim = role.runs_over(run.data)
-        if value is None or dim not in joined or role.kind not in ("links", "sets"):
-            continue
-        if role.kind == "links":
-            pairs = value.pairs
-        else:
-            chains = [np.stack([np.full(len(one), one[0]), one], axis=1) for one in value]
-            pairs = np.concatenate([np.zeros((0, 2), int), *chains])
-        joined[dim] = join_units(joined[dim], pairs)
-    return joined
+    stored = fit.tree["log_likelihood"].data_vars.items()
+    terms = {str(name): v.to_numpy().reshape(-1, v.shape[-1]) for name, v in stored}
+    found = sum_by_unit(terms, layout, unit)
+    return np.concatenate([_log_mean(total) for _, total in found.values()])
 
 
 def _held_out(
@@ -379,18 +342,11 @@ def _held_out(
         draws = {n: v for n, v in draws.items() if n not in sized_by_units}
         terms = posterior.derive(problem, draws).log_likelihood
         layout = lay_out_units(problem)
-    found: dict[str, tuple[NDArray, NDArray]] = {}
-    for dim, joined in unit.items():
-        numbers, place = np.unique(joined[masks[dim]], return_inverse=True)
-        total = np.zeros((len(next(iter(terms.values()))), len(numbers)))
-        for name, values in terms.items():
-            if layout.site_dims[name] == dim:
-                owner = np.zeros(values.shape[1], np.int64)
-                owner[layout.unit[dim]] = place
-                np.add.at(total.T, owner, values.T)
-        if len(numbers):
-            found[dim] = numbers, _log_mean(total)
-    return found, len(next(iter(terms.values())))
+    own = {dim: joined[masks[dim]] for dim, joined in unit.items()}
+    found = sum_by_unit(terms, layout, own)
+    return {dim: (numbers, _log_mean(total)) for dim, (numbers, total) in found.items()}, len(
+        next(iter(terms.values()))
+    )
 
 
 def _log_mean(terms: NDArray) -> NDArray:
