@@ -1,4 +1,4 @@
-"""Names of the columns of tables, by which tables are matched to one another."""
+"""Columns of tables: names, by which tables are matched to one another, and types that no formula reads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-__all__ = ["column_names", "column_order", "refuse_odd_names"]
+__all__ = ["column_names", "column_order", "of_times", "of_unreadable", "refuse_odd_names"]
+
+_TIMES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
+"""What pandas calls columns of dates, durations, times and periods."""
 
 
 def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
@@ -80,3 +84,27 @@ def refuse_odd_names(names: Sequence[str], what: str) -> None:
     odd = next((name for name in names if not name.isprintable()), None)
     if odd is not None:
         raise ValueError(f"{what} hold {odd!r}, with a character that cannot be shown; rename it")
+
+
+def of_times(column: pd.Series) -> str | None:
+    """What to do with a column of dates or durations, as one sentence; None for other columns."""
+    if pd.api.types.infer_dtype(column, skipna=True) not in _TIMES:
+        return None
+    return (
+        f"column {column.name!r} holds dates or durations ({column.dtype}); turn them into numbers, such as "
+        "days since the first"
+    )
+
+
+def of_unreadable(column: pd.Series) -> str | None:
+    """What to do with a column that holds neither numbers, text nor categories; None for one that does."""
+    types = pd.api.types
+    is_category = isinstance(column.dtype, pd.CategoricalDtype)
+    if is_category or types.is_numeric_dtype(column) or types.is_string_dtype(column):
+        return None
+    kinds = " and ".join(sorted({type(value).__name__ for value in column.dropna()}))
+    return of_times(column) or (
+        f"column {column.name!r} holds values of type {kinds} ({column.dtype}); turn them into numbers, "
+        f"such as by pandas.to_numeric(table[{column.name!r}]), or into text, "
+        f"table[{column.name!r}].astype(str)"
+    )

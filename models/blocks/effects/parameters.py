@@ -169,7 +169,7 @@ class MixedParameters(Block, Expanded):
                 numpyro.deterministic("correlation", correlation)
 
     def _factor(self) -> tuple[Array, Array | None]:
-        """Sample the factor of the covariance; with the correlations that the prior is of, if there are any."""
+        """Sample the factor of the covariance; with it the correlations that the prior is of, if any."""
         if self.prior is None:
             rows, _ = self.structure.entries
             flat = dist.ImproperUniform(constraints.real_vector, (), (len(rows),))
