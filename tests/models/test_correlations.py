@@ -79,12 +79,6 @@ def test_correlations_belong_to_the_deviations_of_the_prior(card, covariance):
     )
 
 
-def test_without_correlations_there_is_no_site_of_them():
-    with jax.enable_x64(True):
-        names = site_dims(problem("mixed_effects", "diagonal"))
-    assert not [name for name in names if "correlation" in name]
-
-
 @pytest.fixture(scope="module")
 def fitted():
     data = simulate()
