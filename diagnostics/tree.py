@@ -112,7 +112,8 @@ def to_datatree(
     posterior.attrs["point_estimate"] = int(chains * draws == 1)
     posterior.attrs["ordered_clusters"] = int(ordered)
     for name, role in (roles or {}).items():
-        posterior[name].attrs["role"] = role
+        if name in posterior:  # engines may leave out what is derived from other sites
+            posterior[name].attrs["role"] = role
     for name, axis in (symmetries or {}).items():
         posterior[name].attrs["orthogonal"] = axis
     tree["posterior"] = xr.DataTree(posterior)

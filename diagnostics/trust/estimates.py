@@ -74,6 +74,7 @@ def _sites(fit: Fitted) -> dict[str, xr.DataArray]:
         str(name): site
         for name, site in tree["posterior"].data_vars.items()
         if role_of(site) not in (*_SHOWN_ELSEWHERE, *_OF_FEATURES)
+        and not role_of(site).startswith("correlation")  # the covariance has them, of all effects
         and str(name) not in by_unit
         and (score >= TRUSTED_MATCH or not any(is_label_dim(str(dim)) for dim in site.dims))
     }

@@ -1,4 +1,4 @@
-"""Names of the columns of tables, by which tables are matched to one another, and names that are near."""
+"""Columns of tables: names, by which tables are matched, and types that no formula reads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-__all__ = ["column_names", "column_order", "did_you_mean", "refuse_odd_names"]
+__all__ = [
+    "column_names",
+    "column_order",
+    "did_you_mean",
+    "of_times",
+    "of_unreadable",
+    "refuse_odd_names",
+]
+
+_TIMES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
+"""What pandas calls columns of dates, durations, times and periods."""
 
 
 def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
@@ -88,3 +99,27 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     close = difflib.get_close_matches(plain, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def of_times(column: pd.Series) -> str | None:
+    """What to do with a column of dates or durations, as one sentence; None for other columns."""
+    if pd.api.types.infer_dtype(column, skipna=True) not in _TIMES:
+        return None
+    return (
+        f"column {column.name!r} holds dates or durations ({column.dtype}); turn them into numbers, such as "
+        "days since the first"
+    )
+
+
+def of_unreadable(column: pd.Series) -> str | None:
+    """What to do with a column that holds neither numbers, text nor categories; None for one that does."""
+    types = pd.api.types
+    is_category = isinstance(column.dtype, pd.CategoricalDtype)
+    if is_category or types.is_numeric_dtype(column) or types.is_string_dtype(column):
+        return None
+    kinds = " and ".join(sorted({type(value).__name__ for value in column.dropna()}))
+    return of_times(column) or (
+        f"column {column.name!r} holds values of type {kinds} ({column.dtype}); turn them into numbers, "
+        f"such as by pandas.to_numeric(table[{column.name!r}]), or into text, "
+        f"table[{column.name!r}].astype(str)"
+    )

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from ..common.columns import of_unreadable
+
 __all__ = [
     "EXAMPLE",
+    "NAME",
     "OF_SHAPES",
     "OF_SURVIVAL",
     "Bar",
     "Columns",
     "Parts",
+    "bare",
     "naming",
     "parse",
     "refuse_words",
@@ -25,6 +29,8 @@ __all__ = [
 
 EXAMPLE = "'y ~ time + (time | subject)'"
 
+NAME = r"(?:[\w.]+|`[^`]+`)"
+"""Pattern of the name of a column; one with other characters than these stands in backticks."""
 
 _OF_DESIGN, OF_SHAPES, OF_SURVIVAL = 4, 3, 2
 """Frames between formulae and whoever calls `design` or its method, whose functions a formula may use."""
@@ -45,12 +51,24 @@ class Parts(NamedTuple):
     fixed: str
     bars: tuple[Bar, ...]
 
+    @property
+    def output(self) -> str:
+        """Name of the response, without backticks."""
+        return bare(self.response)
+
+
+class _ColumnError(ValueError):
+    """What is wrong with a column, and what to do."""
+
 
 class Columns:
     """Columns of one part of a formula, which can be made of other rows as well."""
 
     def __init__(self, formula: str, table: pd.DataFrame, frames: int = _OF_DESIGN) -> None:
-        matrices = _design_matrices()(formula, table, na_action="error", env=frames)
+        formulae = _formulae()
+        names = formulae.model_description(formula).var_names
+        with _naming_column(table, names):
+            matrices = formulae.design_matrices(formula, table, na_action="error", env=frames)
         self.common, self.response = matrices.common, matrices.response
         if self.common is None:
             raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
@@ -60,7 +78,9 @@ class Columns:
         values, names = np.asarray(matrix, float), list(self.common.as_dataframe().columns)
         if not np.isfinite(values).all():
             row, column = np.argwhere(~np.isfinite(values))[0]
-            raise ValueError(f"{names[column]} is {values[row, column]} in row {row}")
+            raise _ColumnError(
+                f"{names[column]} is {values[row, column]} in row {row}; drop rows where it is not finite"
+            )
         return pd.DataFrame(values, columns=names)
 
     def _with(self, frame: pd.DataFrame) -> Columns:
@@ -74,7 +94,32 @@ class Columns:
 
     def at(self, table: pd.DataFrame) -> Columns:
         """The columns at other rows, with bases and categories as they were."""
-        return self._with(self._framed(self.common.evaluate_new_data(table).design_matrix))
+        names = set().union(*(term.var_names for term in self.common.terms.values()))
+        with _naming_column(table, names):
+            matrix = self.common.evaluate_new_data(table).design_matrix
+        return self._with(self._framed(matrix))
+
+
+@contextmanager
+def _naming_column(table: pd.DataFrame, names: Collection[str]) -> Iterator[None]:
+    """Name the columns, among some, that lack values or hold what no formula reads, if evaluation fails."""
+    try:
+        yield
+    except (KeyError, NameError):  # of a name, not of what a column holds
+        raise
+    except Exception as error:  # of many kinds
+        own = table[[name for name in table if name in names]]
+        missing = own.isna()
+        rows, lacking = missing.any(axis=1), own.columns[missing.any()].tolist()
+        if lacking:
+            raise _ColumnError(
+                f"columns {lacking} are incomplete in {int(rows.sum())} rows, the first "
+                f"{own.index[rows].tolist()[:5]}; drop these rows, table.dropna(subset={lacking})"
+            ) from error
+        said = next(filter(None, (of_unreadable(own[name]) for name in own)), None)
+        if said is not None:
+            raise _ColumnError(said) from error
+        raise
 
 
 def parse(formula: str) -> Parts:
@@ -96,14 +141,20 @@ def parse(formula: str) -> Parts:
         if not bar:
             kept.append(f"{sign} {term}")
             continue
-        if sign == "-" or not columns.strip() or not re.fullmatch(r"\s*[\w.]+\s*", group):
+        if sign == "-" or not columns.strip() or not re.fullmatch(NAME, group.strip()):
             raise ValueError(
                 f"formula = {formula!r}: cannot read {sign}{term}; write random effects as (terms | column), "
-                f"such as {EXAMPLE}, with one column that groups rows"
+                f"such as {EXAMPLE}, with one column that groups rows, in backticks if its name has spaces"
             )
-        bars.append(Bar(columns.strip(), group.strip(), bar == "|"))
+        bars.append(Bar(columns.strip(), bare(group), bar == "|"))
     fixed = " ".join(kept).removeprefix("+").strip() or "1"
     return Parts(response.strip(), fixed, tuple(bars))
+
+
+def bare(text: str) -> str:
+    """Name of a column without the backticks that it may stand in; other text as it is."""
+    text = text.strip()
+    return text[1:-1] if re.fullmatch("`[^`]+`", text) else text
 
 
 def term_of(column: str) -> str:
@@ -119,8 +170,9 @@ def refuse_words(formula: str) -> None:
     ValueError
         Naming the word, and what to write.
     """
+    terms = re.sub("`[^`]*`", "column", formula)
     for pattern, word, remedy in _MISREAD:
-        if re.search(pattern, formula):
+        if re.search(pattern, terms):
             raise ValueError(f"formula = {formula!r}: {word} is not available here; {remedy}")
 
 
@@ -149,7 +201,7 @@ _LACKING = (
 def _signed_terms(right: str) -> list[tuple[str, str]]:
     """Terms of the right-hand side of a formula, with their signs."""
     found, depth, sign, text = [], 0, "+", ""
-    for one in right:
+    for one in re.findall("`[^`]*`|.", right, re.DOTALL):  # names in backticks are whole
         depth += (one in "([{") - (one in ")]}")
         if depth == 0 and one in "+-":
             found.append((sign, text.strip()))
@@ -169,6 +221,8 @@ def naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
         yield
     except ImportError:  # what is not installed is no fault of the formula
         raise
+    except _ColumnError as error:
+        raise ValueError(f"formula = {formula!r} cannot be evaluated: {error}") from error.__cause__
     except Exception as error:  # of the parser, the table, or functions that the formula calls
         known = (remedy for pattern, remedy in _LACKING if re.search(pattern, formula))
         remedy = "check the names, and drop rows with missing values, table.dropna(subset=[...])"
@@ -178,12 +232,12 @@ def naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
         ) from error
 
 
-def _design_matrices() -> Any:
+def _formulae() -> Any:
     try:
-        from formulae import design_matrices
+        import formulae
     except ImportError as error:
         raise ImportError(
             "sidebayes.design reads formulas with the library formulae; install it, "
             "pip install 'sidebayes[formulas]'"
         ) from error
-    return design_matrices
+    return formulae

@@ -16,9 +16,19 @@ from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..common.clocks import clocks, last_by_subject
-from ..common.columns import column_names
+from ..common.columns import column_names, of_times
 from ..common.warnings import warn_user
-from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse, refuse_words
+from .formula_parts import (
+    EXAMPLE,
+    NAME,
+    OF_SURVIVAL,
+    Columns,
+    Parts,
+    bare,
+    naming,
+    parse,
+    refuse_words,
+)
 
 __all__ = ["Design", "design"]
 
@@ -39,7 +49,7 @@ class Design(Mapping[str, Any]):
     def __init__(self, formulas: Sequence[str], table: Any) -> None:
         self.formulas = _as_formulas(formulas)
         self._parts = [parse(formula) for formula in self.formulas]
-        self.names = tuple(parts.response for parts in self._parts)
+        self.names = tuple(parts.output for parts in self._parts)
         if len(set(self.names)) < len(self.names):
             raise ValueError(
                 f"the formulas have the responses {list(self.names)}; write one formula for each, since "
@@ -57,8 +67,8 @@ class Design(Mapping[str, Any]):
         rows = []
         for formula, parts in zip(self.formulas, self._parts, strict=True):
             own = frame
-            if len(self.formulas) > 1 and parts.response in frame:
-                own = frame[frame[parts.response].notna()]  # outputs may be measured at other times
+            if len(self.formulas) > 1 and parts.output in frame:
+                own = frame[frame[parts.output].notna()]  # outputs may be measured at other times
             rows.append(own)
             self._matrices.append(_evaluate(formula, parts, self._group, own))
         y = np.concatenate(
@@ -96,7 +106,7 @@ class Design(Mapping[str, Any]):
         for formula, parts, (_, fixed, random) in zip(
             self.formulas, self._parts, self._matrices, strict=True
         ):
-            own = frame if output in (None, parts.response) else frame.iloc[:0]
+            own = frame if output in (None, parts.output) else frame.iloc[:0]
             if not len(own):
                 matrices.append((fixed.empty(), [one.empty() for one in random]))
             else:
@@ -134,17 +144,20 @@ class Design(Mapping[str, Any]):
             If the formula cannot be read, or a subject has no row in the table, or several.
         """
         text = formula if isinstance(formula, str) else ""
-        found = re.fullmatch(r"\s*Surv\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)\s*~(.+)", text)
+        found = re.fullmatch(rf"\s*Surv\(\s*({NAME})\s*,\s*({NAME})\s*\)\s*~(.+)", text)
         if not found:
             raise ValueError(
                 f"formula = {formula!r:.60}; expected such as 'Surv(time, event) ~ age'"
             )
         subjects = Groups(self["subjects"]).names
         frame = _one_row_each(_as_frame(table), self._group, subjects)
-        for name in found.group(1, 2):
+        clock, seen = map(bare, found.group(1, 2))
+        for name in (clock, seen):
             if name not in frame:
                 raise ValueError(f"the table has no column {name!r}, only {list(frame)}")
-        time, event = read_times(frame[found.group(1)], frame[found.group(2)])
+            if said := of_times(frame[name]):
+                raise ValueError(said)
+        time, event = read_times(frame[clock], frame[seen])
         refuse_words(formula)
         self._warn_of_late_rows(time, subjects)
         with naming(formula, frame):
@@ -241,8 +254,8 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
         ``"y ~ time + (time | subject)"``, as R's lme4 writes them. Random effects within one pair of
         parentheses are correlated; those of different pairs, or of ``||``, are not. Terms are those of
         the library formulae: ``bs(time, df=4)`` and ``poly(time, 2)`` are bases, columns of text are
-        categories, ``a*b`` interacts. Several formulas are several outputs, whose random effects are
-        correlated if each has one pair of parentheses.
+        categories, ``a*b`` interacts, and names with spaces stand in backticks. Several formulas are
+        several outputs, whose random effects are correlated if each has one pair of parentheses.
     table : data frame
         A table of pandas, polars or Arrow. With several formulas, rows where a response is missing are
         left out of that output.
@@ -346,9 +359,7 @@ _WIDTH = 2.5
 def _outcome(response: Any, parts: Parts) -> np.ndarray:
     values = np.asarray(response.design_matrix)
     if response.kind != "numeric" or values.size != len(values):
-        raise ValueError(
-            f"the response {parts.response!r} is no column of numbers; encode it as one"
-        )
+        raise ValueError(f"the response {parts.output!r} is no column of numbers; encode it as one")
     return values.astype(float).reshape(-1)
 
 

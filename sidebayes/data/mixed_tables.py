@@ -10,15 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..common.columns import column_names
+from ..common.columns import column_names, of_times
 from ..common.warnings import warn_user
 
 __all__ = ["MixedTable", "mixed_table"]
 
 _KINDS = ("normal", "count", "category", "ordered")
-
-_TIMES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
-"""What pandas calls columns of dates, durations, times and periods."""
 
 _MANY = 20
 """Rows from which on a level of its own in each of them is pointed out."""
@@ -154,11 +151,8 @@ def _by_type(column: pd.Series) -> str:
     TypeError
         For dates and durations, which are neither numbers nor categories.
     """
-    if pd.api.types.infer_dtype(column, skipna=True) in _TIMES:
-        raise TypeError(
-            f"column {column.name!r} holds dates or durations ({column.dtype}); turn them into numbers, such "
-            "as days since the first, or name its kind, 'category' or 'ordered'"
-        )
+    if said := of_times(column):
+        raise TypeError(f"{said}, or name its kind, 'category' or 'ordered'")
     if isinstance(column.dtype, pd.CategoricalDtype):
         return "ordered" if column.dtype.ordered else "category"
     if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):

@@ -141,7 +141,7 @@ def tiny(seed=3):
 PARAMS = {
     "coefficients": np.array([0.3, -0.2]),
     "deviation": np.array([1.1, 0.6]),
-    "correlation": np.array([[1.0, 0.0], [0.4, np.sqrt(1 - 0.16)]]),
+    "correlation_cholesky": np.array([[1.0, 0.0], [0.4, np.sqrt(1 - 0.16)]]),
     "noise": np.array(0.5),
     "level": np.array(-1.0),
     "step_scale": np.array(0.7),
@@ -167,7 +167,7 @@ def test_marginal_density_and_posterior_are_those_of_two_dimensional_integrals()
 
     with jax.enable_x64(True):
         by_subject, posterior, drawn = described()
-    factor = PARAMS["deviation"][:, None] * PARAMS["correlation"]
+    factor = PARAMS["deviation"][:, None] * PARAMS["correlation_cholesky"]
     grid = np.linspace(-8, 8, 201)
     white = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(-1, 2)
     effects = white @ factor.T

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -126,14 +127,10 @@ class ClassParameters(MixedParameters):
         """Sample the Cholesky factors, shape (num_clusters, num_effects, num_effects)."""
         with self._classes("covariance"):
             found = self._factor()
-        size = self.structure.size
-        root = jnp.broadcast_to(found, (self.num_clusters, size, size))
-        with (
-            numpyro.plate("clusters", self.num_clusters, dim=-3),
-            numpyro.plate("effects", size, dim=-2),
-            numpyro.plate("effects_1", size),
-        ):
-            numpyro.deterministic("covariance", root @ root.mT)
+        shape = (self.num_clusters, *[self.structure.size] * 2)
+        root, correlation = jax.tree.map(lambda own: jnp.broadcast_to(own, shape), found)
+        with numpyro.plate("clusters", self.num_clusters, dim=-3):
+            self._note(root, correlation)
         return root
 
     def noise(self) -> Array:

@@ -81,6 +81,8 @@ class MixedParameters(Block, Expanded):
 
     roles: ClassVar[tuple[str, ...]] = ("coefficients", "factor", "noise")
 
+    derived: ClassVar[Mapping[str, str]] = {"correlation": "correlation"}
+
     def __init__(
         self,
         y: ArrayLike | None,
@@ -149,32 +151,46 @@ class MixedParameters(Block, Expanded):
         """Sample the Cholesky factor of the covariance of the random effects, and note the covariance.
 
         Under a flat prior its entries are any real numbers, so that variances of zero lie inside. The
-        signs of its columns do not matter then, and draws are given those of `canonical`.
+        signs of its columns do not matter then, and draws are given those of `canonical`. Under another
+        prior the correlations that it is of are noted as well.
         """
-        root = self._factor()
-        with numpyro.plate("effects", len(root), dim=-2), numpyro.plate("effects_1", len(root)):
-            numpyro.deterministic("covariance", root @ root.T)
+        root, correlation = self._factor()
+        self._note(root, correlation)
         return root
 
-    def _factor(self) -> Array:
+    def _note(self, root: Array, correlation: Array | None) -> None:
+        """Note covariance and correlations under their names, one matrix or one for each class."""
+        with (
+            numpyro.plate("effects", self.structure.size, dim=-2),
+            numpyro.plate("effects_1", self.structure.size),
+        ):
+            numpyro.deterministic("covariance", root @ root.mT)
+            if correlation is not None:
+                numpyro.deterministic("correlation", correlation)
+
+    def _factor(self) -> tuple[Array, Array | None]:
+        """Sample the factor of the covariance; with it the correlations that the prior is of, if any."""
         if self.prior is None:
             rows, _ = self.structure.entries
             flat = dist.ImproperUniform(constraints.real_vector, (), (len(rows),))
             entries = self.declare("factor", "factor", flat, ["entries"])
-            return self.structure.matrix(entries)
+            return self.structure.matrix(entries), None
         half = dist.HalfNormal(jnp.asarray(self.prior.deviation)).to_event(1)
         deviation = self.declare("deviation", "deviation", half, ["effects"])
-        root = jnp.zeros((*deviation.shape, self.structure.size))
+        eye = jnp.eye(self.structure.size)
+        root = jnp.broadcast_to(eye, (*deviation.shape, self.structure.size))
         for number, block in enumerate(self.structure.slices):
             size = block.stop - block.start
-            own = jnp.eye(1)
             if size > 1:
                 alone = len(self.structure.sizes) == 1
-                name = "correlation" if alone else f"correlation_{number}"
+                name = "correlation_cholesky" if alone else f"correlation_cholesky_{number}"
                 lkj = dist.LKJCholesky(size, self.prior.concentration)
                 own = self.declare(name, name, lkj, ["effects", "effects_1"] if alone else ())
-            root = root.at[..., block, block].set(own)
-        return jnp.asarray(np.linalg.inv(self.random_map)) @ (deviation[..., None] * root)
+                root = root.at[..., block, block].set(own)
+        # the diagonal is 1 exactly, so that no error of rounding passes for a spread of draws
+        correlation = jnp.where(eye == 1, 1.0, root @ root.mT)
+        factor = jnp.asarray(np.linalg.inv(self.random_map)) @ (deviation[..., None] * root)
+        return factor, correlation if max(self.structure.sizes) > 1 else None
 
     def canonical(
         self, values: Mapping[str, NDArray]
