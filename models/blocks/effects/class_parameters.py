@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -128,9 +127,9 @@ class ClassParameters(MixedParameters):
         with self._classes("covariance"):
             found = self._factor()
         shape = (self.num_clusters, *[self.structure.size] * 2)
-        root, correlation = jax.tree.map(lambda own: jnp.broadcast_to(own, shape), found)
+        root = jnp.broadcast_to(found, shape)
         with numpyro.plate("clusters", self.num_clusters, dim=-3):
-            self._note(root, correlation)
+            self._note(root)
         return root
 
     def noise(self) -> Array:

@@ -152,33 +152,34 @@ class MixedParameters(Block, Expanded):
 
         Under a flat prior its entries are any real numbers, so that variances of zero lie inside. The
         signs of its columns do not matter then, and draws are given those of `canonical`. Under another
-        prior the correlations that it is of are noted as well.
+        prior, where no variance is zero, the correlations are noted as well.
         """
-        root, correlation = self._factor()
-        self._note(root, correlation)
+        root = self._factor()
+        self._note(root)
         return root
 
-    def _note(self, root: Array, correlation: Array | None) -> None:
-        """Note covariance and correlations under their names, one matrix or one for each class."""
-        with (
-            numpyro.plate("effects", self.structure.size, dim=-2),
-            numpyro.plate("effects_1", self.structure.size),
-        ):
-            numpyro.deterministic("covariance", root @ root.mT)
-            if correlation is not None:
-                numpyro.deterministic("correlation", correlation)
+    def _note(self, root: Array) -> None:
+        """Note the covariance and its correlations, one matrix or one for each class."""
+        size, covariance = self.structure.size, root @ root.mT
+        with numpyro.plate("effects", size, dim=-2), numpyro.plate("effects_1", size):
+            numpyro.deterministic("covariance", covariance)
+            if self.prior is not None and max(self.structure.sizes) > 1:
+                sd = jnp.sqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
+                scaled = covariance / (sd[..., :, None] * sd[..., None, :])
+                # of 1 exactly, so that no error of rounding passes for a spread of draws
+                numpyro.deterministic("correlation", jnp.where(jnp.eye(size) == 1, 1.0, scaled))
 
-    def _factor(self) -> tuple[Array, Array | None]:
-        """Sample the factor of the covariance; with it the correlations that the prior is of, if any."""
+    def _factor(self) -> Array:
+        """Sample the factor of the covariance."""
         if self.prior is None:
             rows, _ = self.structure.entries
             flat = dist.ImproperUniform(constraints.real_vector, (), (len(rows),))
             entries = self.declare("factor", "factor", flat, ["entries"])
-            return self.structure.matrix(entries), None
+            return self.structure.matrix(entries)
         half = dist.HalfNormal(jnp.asarray(self.prior.deviation)).to_event(1)
         deviation = self.declare("deviation", "deviation", half, ["effects"])
-        eye = jnp.eye(self.structure.size)
-        root = jnp.broadcast_to(eye, (*deviation.shape, self.structure.size))
+        width = self.structure.size
+        root = jnp.broadcast_to(jnp.eye(width), (*deviation.shape, width))
         for number, block in enumerate(self.structure.slices):
             size = block.stop - block.start
             if size > 1:
@@ -187,10 +188,7 @@ class MixedParameters(Block, Expanded):
                 lkj = dist.LKJCholesky(size, self.prior.concentration)
                 own = self.declare(name, name, lkj, ["effects", "effects_1"] if alone else ())
                 root = root.at[..., block, block].set(own)
-        # the diagonal is 1 exactly, so that no error of rounding passes for a spread of draws
-        correlation = jnp.where(eye == 1, 1.0, root @ root.mT)
-        factor = jnp.asarray(np.linalg.inv(self.random_map)) @ (deviation[..., None] * root)
-        return factor, correlation if max(self.structure.sizes) > 1 else None
+        return jnp.asarray(np.linalg.inv(self.random_map)) @ (deviation[..., None] * root)
 
     def canonical(
         self, values: Mapping[str, NDArray]
