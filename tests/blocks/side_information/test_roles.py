@@ -233,4 +233,4 @@ def test_held_options_are_options_whose_arrays_are_no_constants():
     found = signature_of(model)
     assert found.held == ("places",)
     assert found.options == ("places", "number")
-    assert signature_of(CARDS["nfgl"].model).held == ("anchors",)
+    assert signature_of(CARDS["nfgl"].model).held == ("anchors", "prior")
