@@ -21,7 +21,7 @@ from scipy.special import expit, logsumexp
 
 from .base import Evidence, FitError, Problem
 from .parts import Part
-from .problem.density import abstract_trace, latent_sites
+from .problem.density import abstract_trace, latent_sites, refuse_unset
 from .problem.importance import no_evidence
 
 __all__ = ["bridge_evidence"]
@@ -51,8 +51,8 @@ def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 
     Raises
     ------
     ValueError
-        If there is no evidence, as under an improper prior, or the posterior has copies that cannot be
-        brought to one of them.
+        If there is no evidence, as under an improper prior, the draws lack latent sites, or the posterior has
+        copies that cannot be brought to one of them.
     FitError
         If the draws are too few, or too far from a normal distribution, for the error to be known.
 
@@ -64,7 +64,9 @@ def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 
     """
     if why := no_evidence(problem):
         raise ValueError(f"there is no evidence, as {why}; fit without it")
-    names = list(latent_sites(abstract_trace(problem)))
+    trace = abstract_trace(problem)
+    refuse_unset(trace, draws)
+    names = list(latent_sites(trace))
     chains, number = draws[names[0]].shape[:2]
     step = -(-chains * number // _MOST_DRAWS)
     part = Part.of(problem, {name: np.asarray(draws[name])[:, ::step] for name in names}, seed)

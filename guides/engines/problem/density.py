@@ -50,6 +50,7 @@ __all__ = [
     "latent_supports",
     "log_joint",
     "place",
+    "refuse_unset",
     "shapes_at",
     "site_log_prob",
     "sum_log_prob",
@@ -107,7 +108,7 @@ def trace_model(
         return replace_data(site) if observed else None  # type: ignore[misc]
 
     trace = traced(filled(problem.model, fill), args, problem.kwargs)
-    _refuse_unset(trace, params)
+    refuse_unset(trace, params)
     return trace
 
 
@@ -159,11 +160,12 @@ def place(
         return out
 
     trace = traced(filled(problem.model, fill), args, problem.kwargs)
-    _refuse_unset(trace, {*free, *known})
+    refuse_unset(trace, {*free, *known})
     return trace, sum(log_det, start=jnp.zeros(()))
 
 
-def _refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
+def refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
+    """Refuse values of a model that lack latent sites, as those of an older one may."""
     unset = [name for name, site in trace.items() if is_latent(site) and name not in given]
     if unset:
         raise ValueError(

@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.bridge import bridge_evidence
 from sidebayes.guides.engines.optimisers.moments import Judgement
 from sidebayes.guides.engines.problem.importance import no_evidence
 from sidebayes.guides.engines.variational import pathfinder
@@ -147,3 +148,10 @@ def test_weights_of_a_heavy_tail_give_a_bound(monkeypatch):
 def test_laplace_says_that_there_is_no_mode():
     with pytest.raises(FitError, match="grows without bound towards a = 0"):
         sb.fit(spread, np.zeros(6), engine=sb.Laplace(num_restarts=1), progress=False)
+
+
+def test_a_bridge_names_the_sites_that_draws_lack():
+    """As of a file that holds a site under the name that an older model gave it."""
+    draws = {"mean": np.random.default_rng(0).normal(size=(2, 50))}
+    with pytest.raises(ValueError, match=r"latent sites without a value: \['m'\]"):
+        bridge_evidence(Problem(proper, (jnp.asarray(Y),)), draws)
