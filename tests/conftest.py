@@ -17,10 +17,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 from sidebayes.guides.engines.machine.memory import maps_in_use
-from sidebayes.guides.engines.plumbing import programs
 from sidebayes.guides.engines.plumbing.store import use_program_store
 
 from sidebayes.cache import use_compilation_cache
+from tests.support.programs import forget
 
 use_compilation_cache()
 # small programs by the thousand, which both workers need
@@ -62,8 +62,7 @@ def _few_memory_maps():
     """Every compiled program maps memory, and a process may have some 65,000 maps, then it dies."""
     yield
     if maps_in_use() > MOST_MAPS:
-        programs._programs.clear()
-        jax.clear_caches()
+        forget()
         gc.collect()
 
 

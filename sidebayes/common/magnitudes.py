@@ -55,10 +55,7 @@ def refuse_tiny(name: str, values: NDArray) -> None:
     """
     width = float(np.ptp(values, axis=0).max())
     if 0 < width < _least_width("float64"):
-        raise ValueError(
-            f"{name} has values that differ by {width:.3g} at most, whose squares are zero in float64; give "
-            f"{name} in smaller units"
-        )
+        raise _too_near(name, "", width, "float64")
 
 
 def check_precision(name: str, values: NDArray, dtype: str) -> None:
@@ -84,10 +81,7 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
     size, width = np.maximum(np.abs(least), np.abs(most)), most - least
     tiny = np.flatnonzero((width > 0) & (width < _least_width(dtype)))
     if len(tiny):
-        raise ValueError(
-            f"{name} has values that differ by {width[tiny[0]]:.3g} at most in column {listed(tiny)}, whose "
-            f"squares are zero in {dtype}; give {name} in smaller units"
-        )
+        raise _too_near(name, f" in column {listed(tiny)}", width[tiny[0]], dtype)
     given = values.dtype if values.dtype.kind == "f" else np.dtype(float)
     coarse = max((np.dtype(dtype), given), key=lambda one: np.finfo(one).eps)
     step = np.finfo(coarse).eps * size
@@ -100,6 +94,13 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
             f"{listed(bad)}; {coarse} rounds them to steps of {step[first]:.2g}. Subtract an offset, "
             f"{name} - {name}.mean(axis=0), before they are rounded{finer}"
         )
+
+
+def _too_near(name: str, where: str, width: float, dtype: str) -> ValueError:
+    return ValueError(
+        f"{name} has values that differ by {width:.3g} at most{where}, whose squares are zero in {dtype}; "
+        f"give {name} in smaller units"
+    )
 
 
 def _least_width(dtype: str) -> float:
