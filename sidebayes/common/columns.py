@@ -13,6 +13,7 @@ __all__ = [
     "column_names",
     "column_order",
     "did_you_mean",
+    "of_complex",
     "of_times",
     "of_unreadable",
     "refuse_odd_names",
@@ -108,6 +109,16 @@ def of_times(column: pd.Series) -> str | None:
     return (
         f"column {column.name!r} holds dates or durations ({column.dtype}); turn them into numbers, such as "
         "days since the first"
+    )
+
+
+def of_complex(column: pd.Series) -> str | None:
+    """What to do with a column of complex numbers, as one sentence; None for other columns."""
+    if not pd.api.types.is_complex_dtype(column):
+        return None
+    return (
+        f"column {column.name!r} holds {column.dtype}, expected real numbers; give its real and imaginary "
+        "parts as two columns"
     )
 
 

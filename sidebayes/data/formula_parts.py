@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..common.columns import of_unreadable
+from ..common.columns import of_complex, of_unreadable
 
 __all__ = [
     "EXAMPLE",
@@ -102,13 +102,15 @@ class Columns:
 
 @contextmanager
 def _naming_column(table: pd.DataFrame, names: Collection[str]) -> Iterator[None]:
-    """Name the columns, among some, that lack values or hold what no formula reads, if evaluation fails."""
+    """Name the columns, among some, that are complex or, if evaluation fails, lack values or are not read."""
+    own = table[[name for name in table if name in names]]
+    if said := next(filter(None, (of_complex(own[name]) for name in own)), None):
+        raise _ColumnError(said)  # NumPy would leave out a part
     try:
         yield
     except (KeyError, NameError):  # of a name, not of what a column holds
         raise
     except Exception as error:  # of many kinds
-        own = table[[name for name in table if name in names]]
         missing = own.isna()
         rows, lacking = missing.any(axis=1), own.columns[missing.any()].tolist()
         if lacking:
@@ -128,11 +130,15 @@ def parse(formula: str) -> Parts:
     Raises
     ------
     ValueError
-        If it has no response, no random effects, or words of R's that mean something else here.
+        If it has no response, no random effects, an open name, or words of R's that mean something else here.
     """
     response, tilde, right = formula.partition("~")
     if not tilde or not response.strip():
         raise ValueError(f"formula = {formula!r} has no response; write one such as {EXAMPLE}")
+    if formula.count("`") % 2:
+        raise ValueError(
+            f"formula = {formula!r} has a backtick without its second; close the name, `a b`"
+        )
     refuse_words(formula)
     kept, bars = [], []
     for sign, term in _signed_terms(right):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..common.columns import column_names, of_times
+from ..common.columns import column_names, of_complex, of_times
 from ..common.warnings import warn_user
 
 __all__ = ["MixedTable", "mixed_table"]
@@ -134,12 +134,9 @@ def _checked(frame: Any) -> pd.DataFrame:
         raise TypeError(f"frame is a {kind}; pass {wanted}")
     if not frame.size:
         raise ValueError(f"frame has shape {frame.shape}: there is nothing to read")
-    for name, kind in frame.dtypes.items():
-        if pd.api.types.is_complex_dtype(kind):
-            raise TypeError(
-                f"column {name!r} holds {kind}, expected real numbers; give its real and imaginary parts "
-                "as two columns"
-            )
+    for position in range(frame.shape[1]):
+        if said := of_complex(frame.iloc[:, position]):
+            raise TypeError(said)
     return frame
 
 

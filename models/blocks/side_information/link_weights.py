@@ -249,7 +249,9 @@ def check_pairs(pairs: ArrayLike, num_points: int | None, name: str = "links") -
         return np.zeros((0, 2), np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         advice = ""
-        if pairs.ndim == 1 and isinstance(pairs.flat[0], tuple | list):
+        if pairs.ndim == 0:
+            advice = f": {pairs.tolist()!r:.40}; give pairs of row numbers"
+        elif pairs.ndim == 1 and isinstance(pairs.flat[0], tuple | list):
             advice = f"; of pairs in a column pass {name}.tolist()"
         elif pairs.ndim == 2 and pairs.shape[1] == 3:
             advice = "; a table that says of each pair whether it is linked is for Links.from_pairs"

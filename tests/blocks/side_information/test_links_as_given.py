@@ -209,6 +209,7 @@ def test_links_are_not_counted_from_the_end(rows):
         (zip([0], [1], strict=True), r"links is a zip, .*pass list\(links\)"),
         (pd.Series([(0, 1), (1, 2)]), r"of pairs in a column pass links.tolist\(\)"),
         (np.array([[0, 1, 1]]), r"is for Links.from_pairs"),
+        ("ab", r"got \(\): 'ab'; give pairs of row numbers"),
     ],
 )
 def test_pairs_in_other_containers_are_met_with_the_remedy(pairs, message):

@@ -134,3 +134,11 @@ def test_outputs_and_times_in_backticks(table):
     for formula in ("Surv(day, `was dead`) ~ 1", "Surv(`the end`, `was dead`) ~ day"):
         with pytest.raises(ValueError, match="column 'day' holds dates or durations"):
             single.survival(formula, subjects)
+
+
+def test_complex_columns_and_open_names_are_refused():
+    table = pd.DataFrame({"y": np.arange(6.0), "z": np.arange(6) + 1j, "who": [0, 0, 1, 1, 2, 2]})
+    with pytest.raises(ValueError, match="column 'z' holds complex128, expected real numbers"):
+        sb.design("y ~ z + (1 | who)", table)
+    with pytest.raises(ValueError, match="has a backtick without its second"):
+        sb.design("y ~ `z + (1 | who)", table)
