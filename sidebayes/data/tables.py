@@ -81,9 +81,12 @@ def check_data(
             f"{name} is declared as data without axes; declare a number as an option, {name}: float"
         )
     if x is None or isinstance(x, str | Mapping | set):
+        example = "sidebayes.load_dataset('iris').x"
+        if isinstance(x, dict):
+            example = f"pandas.DataFrame({name})"
         raise TypeError(
             f"{name} = {x!r:.40} is not a data matrix; pass an array of shape {shape_of(dims)}, e.g. "
-            "sidebayes.load_dataset('iris').x"
+            f"{example}"
         )
     if hasattr(x, "toarray"):
         raise TypeError(

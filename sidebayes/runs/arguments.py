@@ -13,11 +13,15 @@ from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable
 from sidebayes.guides.engines.problem.honoured import IntegersNeededError
 from sidebayes.guides.engines.problem.values import check_integers
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.side_information.links import Links
 
 from ..common.columns import column_names
 from ..common.fields import check_seed
 from ..common.magnitudes import check_precision, warn_of_far_rows
+from ..data.shapes.landmark_checks import covariate_column
+from ..data.shapes.landmarks import Landmarks
 from ..data.tables import check_names, check_truth, in_order_of
 from . import checks
 from .run import Run
@@ -30,6 +34,7 @@ __all__ = [
     "find_method",
     "read_arguments",
     "read_run",
+    "sort_arguments",
 ]
 
 
@@ -70,6 +75,138 @@ def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callabl
     return own, method, own.name if own else getattr(method, "__name__", "model")
 
 
+def sort_arguments(
+    signature: Signature,
+    data: tuple,
+    arguments: Mapping[str, Any],
+    method: str,
+    optional: Collection[str] = ("links",),
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tell data from options among the arguments of a model; `optional` kinds may be missing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there are too many data, some are given twice, or some are missing.
+    """
+    data, arguments = _by_role(signature, data, arguments, method)
+    _refuse_undeclared(signature, data, arguments, method)
+    positional = [role.name for role in signature.data[: signature.positional]]
+    while len(data) > len(positional) and data[-1] is None:
+        data = data[:-1]
+    if len(data) > len(positional):
+        surplus = data[len(positional) :]
+        if all(isinstance(one, Links | LabelGraph) for one in surplus):
+            raise checks.takes_no_links(method, signature)
+        raise TypeError(
+            f"{method} takes {len(positional)} data by position, {positional}; got {len(data)}. Pass "
+            f"options by name{_undeclared(signature, arguments, method, len(surplus))}"
+        )
+    given = dict(zip(positional, data, strict=False))
+    twice = sorted(given.keys() & arguments.keys())
+    if twice:
+        raise TypeError(f"{method} got {twice} by position and by name; pass each once")
+    given |= {name: value for name, value in arguments.items() if name in signature}
+    given = {name: value for name, value in given.items() if value is not None}
+    for role in signature.of_kind("table"):
+        if isinstance(given.get(role.name), Links | LabelGraph):
+            raise checks.takes_no_links(method, signature)
+    missing = [
+        role
+        for role in signature.data
+        if role.required and role.kind not in optional and role.name not in given
+    ]
+    if missing:
+        lacking = "; ".join(
+            f"{role.name} is missing or None, pass {checks.wanted(role)}" for role in missing
+        )
+        raise TypeError(f"{method} lacks data: {lacking}{_made_by(signature)}")
+    rest = {n: v for n, v in arguments.items() if n not in signature}
+    if rest.get("links", False) is None:
+        del rest["links"]  # no links are none for any method
+    return given, rest
+
+
+def _by_role(
+    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
+) -> tuple[tuple, Mapping[str, Any]]:
+    """Data by name in place of landmarks, which hold several; their covariates may be named by text."""
+    if data and isinstance(data[0], Mapping) and data[0].keys() & {r.name for r in signature.data}:
+        raise TypeError(
+            f"{method} is given a {type(data[0]).__name__} by position; pass the data that it holds by "
+            "name, by two stars: **design"
+        )
+    if not data or not isinstance(data[0], Landmarks):
+        return data, arguments
+    marks, rest = data[0], data[1:]
+    held = marks.by_role()
+    surplus = sorted(held.keys() - {role.name for role in signature.data})
+    if surplus:
+        raise TypeError(
+            f"{method} takes no {surplus}, which landmarks have; pass an array, or use a model of shapes"
+        )
+    if rest:
+        raise TypeError(
+            f"{method} is given {len(rest)} data by position beside landmarks; pass these by name"
+        )
+    twice = sorted(held.keys() & arguments.keys())
+    if twice:
+        raise TypeError(f"{method} got {twice} by name and in the landmarks; pass each once")
+    named = dict(arguments)
+    for role in signature.of_kind("labels"):
+        if isinstance(named.get(role.name), str):
+            named[role.name] = covariate_column(role.name, named[role.name], marks.covariates)
+    return (), held | named
+
+
+def _refuse_undeclared(
+    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
+) -> None:
+    """Refuse further tables of a model without annotations, which would be options: constants of it."""
+    if any(role.declared for role in signature.data) or not signature.data:
+        return
+    first = signature.data[0].name
+    names = [name for name in signature.options if name not in arguments]
+    given = {**dict(zip(names, data[signature.positional :], strict=False)), **arguments}
+    size = _rows(data[0] if data else arguments.get(first))
+    tables = [name for name in signature.options if size and _rows(given.get(name)) == size]
+    if tables:
+        raise TypeError(
+            f"{method} is given {' and '.join(tables)} with one entry per row of {first}, but in a model "
+            f"without annotations only {first} is data and the rest are options; annotate the data: "
+            f"{checks.as_annotated((first, *tables))}"
+        )
+
+
+def _undeclared(
+    signature: Signature, arguments: Mapping[str, Any], method: str, number: int
+) -> str:
+    """How the first arguments that are options of a user's own model would be data instead."""
+    names = [name for name in signature.options if name not in arguments][:number]
+    if method in CARDS or not names:
+        return ""
+    return f", and annotate what else is data: {checks.as_annotated(names)}"
+
+
+def _made_by(signature: Signature) -> str:
+    """What makes the data of a linear mixed model or of shapes, to follow a message."""
+    names = {role.name for role in signature.data}
+    if {"fixed", "random", "subjects"} <= names:
+        survival = ".survival(...)" if "time" in names else ""
+        return f'; **sidebayes.design("y ~ time + (time | subject)", table){survival} gives them'
+    if {"subjects", "landmarks"} <= names:
+        return "; sidebayes.Landmarks holds them"
+    return ""
+
+
+def _rows(value: Any) -> int:
+    """Number of rows of an array, list, series or frame; 0 for other things."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return int(shape[0]) if shape else 0
+    return len(value) if isinstance(value, list) else 0
+
+
 def read_arguments(
     model: Callable[..., None],
     name: str,
@@ -85,7 +222,7 @@ def read_arguments(
         Naming the argument, what it was and what to do.
     """
     signature = signature_of(model)
-    given, options = checks.sort_arguments(signature, data, arguments, name, optional)
+    given, options = sort_arguments(signature, data, arguments, name, optional)
     learned = _learned_columns(signature, given, options)
     given |= {n: in_order_of(given[n], n, own, option) for n, (option, own) in learned.items()}
     checked = checks.check_given(signature, given, name)

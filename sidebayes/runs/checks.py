@@ -24,8 +24,6 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ..common.columns import did_you_mean
 from ..common.fields import check_integer
-from ..data.shapes.landmark_checks import covariate_column
-from ..data.shapes.landmarks import Landmarks
 from ..data.tables import as_plain, check_data, shape_of
 from .cards import CARDS, takes_links
 
@@ -40,117 +38,9 @@ __all__ = [
     "classes_as_learned",
     "no_links",
     "require_options",
-    "sort_arguments",
+    "takes_no_links",
     "wanted",
 ]
-
-
-def sort_arguments(
-    signature: Signature,
-    data: tuple,
-    arguments: Mapping[str, Any],
-    method: str,
-    optional: Collection[str] = ("links",),
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tell data from options among the arguments of a model; `optional` kinds may be missing.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If there are too many data, some are given twice, or some are missing.
-    """
-    data, arguments = _by_role(signature, data, arguments, method)
-    _refuse_undeclared(signature, data, arguments, method)
-    positional = [role.name for role in signature.data[: signature.positional]]
-    while len(data) > len(positional) and data[-1] is None:
-        data = data[:-1]
-    if len(data) > len(positional):
-        surplus = data[len(positional) :]
-        if all(isinstance(one, Links | LabelGraph) for one in surplus):
-            raise _takes_no_links(method, signature)
-        raise TypeError(
-            f"{method} takes {len(positional)} data by position, {positional}; got {len(data)}. Pass "
-            f"options by name{_undeclared(signature, arguments, method, len(surplus))}"
-        )
-    given = dict(zip(positional, data, strict=False))
-    twice = sorted(given.keys() & arguments.keys())
-    if twice:
-        raise TypeError(f"{method} got {twice} by position and by name; pass each once")
-    given |= {name: value for name, value in arguments.items() if name in signature}
-    given = {name: value for name, value in given.items() if value is not None}
-    for role in signature.of_kind("table"):
-        if isinstance(given.get(role.name), Links | LabelGraph):
-            raise _takes_no_links(method, signature)
-    missing = [
-        role
-        for role in signature.data
-        if role.required and role.kind not in optional and role.name not in given
-    ]
-    if missing:
-        lacking = "; ".join(
-            f"{role.name} is missing or None, pass {wanted(role)}" for role in missing
-        )
-        raise TypeError(f"{method} lacks data: {lacking}")
-    rest = {n: v for n, v in arguments.items() if n not in signature}
-    if rest.get("links", False) is None:
-        del rest["links"]  # no links are none for any method
-    return given, rest
-
-
-def _by_role(
-    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
-) -> tuple[tuple, Mapping[str, Any]]:
-    """Data by name in place of landmarks, which hold several; their covariates may be named by text."""
-    if not data or not isinstance(data[0], Landmarks):
-        return data, arguments
-    marks, rest = data[0], data[1:]
-    held = marks.by_role()
-    surplus = sorted(held.keys() - {role.name for role in signature.data})
-    if surplus:
-        raise TypeError(
-            f"{method} takes no {surplus}, which landmarks have; pass an array, or use a model of shapes"
-        )
-    if rest:
-        raise TypeError(
-            f"{method} is given {len(rest)} data by position beside landmarks; pass these by name"
-        )
-    twice = sorted(held.keys() & arguments.keys())
-    if twice:
-        raise TypeError(f"{method} got {twice} by name and in the landmarks; pass each once")
-    named = dict(arguments)
-    for role in signature.of_kind("labels"):
-        if isinstance(named.get(role.name), str):
-            named[role.name] = covariate_column(role.name, named[role.name], marks.covariates)
-    return (), held | named
-
-
-def _refuse_undeclared(
-    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
-) -> None:
-    """Refuse further tables of a model without annotations, which would be options: constants of it."""
-    if any(role.declared for role in signature.data) or not signature.data:
-        return
-    first = signature.data[0].name
-    names = [name for name in signature.options if name not in arguments]
-    given = {**dict(zip(names, data[signature.positional :], strict=False)), **arguments}
-    size = _rows(data[0] if data else arguments.get(first))
-    tables = [name for name in signature.options if size and _rows(given.get(name)) == size]
-    if tables:
-        raise TypeError(
-            f"{method} is given {' and '.join(tables)} with one entry per row of {first}, but in a model "
-            f"without annotations only {first} is data and the rest are options; annotate the data: "
-            f"{as_annotated((first, *tables))}"
-        )
-
-
-def _undeclared(
-    signature: Signature, arguments: Mapping[str, Any], method: str, number: int
-) -> str:
-    """How the first arguments that are options of a user's own model would be data instead."""
-    names = [name for name in signature.options if name not in arguments][:number]
-    if method in CARDS or not names:
-        return ""
-    return f", and annotate what else is data: {as_annotated(names)}"
 
 
 def as_annotated(names: Collection[str]) -> str:
@@ -163,18 +53,11 @@ def as_annotated(names: Collection[str]) -> str:
     )
 
 
-def _rows(value: Any) -> int:
-    """Number of rows of an array, list, series or frame; 0 for other things."""
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
-        return int(shape[0]) if shape else 0
-    return len(value) if isinstance(value, list) else 0
-
-
 def wanted(role: Role) -> str:
     """What to pass as an argument, in words."""
     of = role.dims[0] if role.dims else "elements"
-    example = ", e.g. sidebayes.load_dataset('iris').x" if len(role.dims) == 2 else ""
+    rows = role.dims == ("points", "features")
+    example = ", e.g. sidebayes.load_dataset('iris').x" if rows else ""
     return {
         "table": f"an array of shape {shape_of(role.dims)}{example}",
         "groups": f"the group that each of the {of} belongs to",
@@ -183,7 +66,8 @@ def wanted(role: Role) -> str:
     }[role.kind]
 
 
-def _takes_no_links(method: str, signature: Signature) -> Exception:
+def takes_no_links(method: str, signature: Signature) -> Exception:
+    """Refusal of links by position, or where a method takes none."""
     ties = [role.name for role in signature.of_kind("links")]
     if ties:
         return TypeError(f"{method} takes links by name only: {ties[0]}=...")
@@ -383,7 +267,7 @@ def check_options(signature: Signature, options: Mapping[str, Any], method: str)
             if name == "num_clusters":
                 raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
             if name == "links":
-                raise _takes_no_links(method, signature)
+                raise takes_no_links(method, signature)
             raise TypeError(
                 f"{method} has no option {name!r}{did_you_mean(name, known)}; its options: {sorted(known)}"
             )

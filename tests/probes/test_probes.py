@@ -16,6 +16,7 @@ from sidebayes.models.blocks.roles import signature_of
 import sidebayes as sb
 from sidebayes import EM, MAP, SVI, BlockedGibbs, CoordinateAscent, FitError, Laplace
 from sidebayes.runs import checks
+from sidebayes.runs.arguments import sort_arguments
 from sidebayes.runs.run import Run
 from tests.probes import data, models
 
@@ -188,7 +189,7 @@ def test_bare_numpyro_runs(probe):
 def given_by_name(model, given):
     """Data of a probe as the door passes them on."""
     signature = signature_of(model)
-    sorted_out, _ = checks.sort_arguments(signature, given, {}, "probe")
+    sorted_out, _ = sort_arguments(signature, given, {}, "probe")
     return checks.check_given(signature, sorted_out, "probe")
 
 

@@ -18,6 +18,7 @@ from sidebayes.models.blocks.block_facts import CheckingRows
 from ...common.magnitudes import warn_of_far_rows
 from ...data.tables import in_order_of
 from ...runs import checks
+from ...runs.arguments import sort_arguments
 from ...runs.run import Run
 
 __all__ = ["check_new", "known_groups", "refuse_links_to_known", "sites_of_groups"]
@@ -29,7 +30,7 @@ def check_new(
     """New data by name of the argument, checked by role and against those that were fitted."""
     run.problem  # noqa: B018  a model that is not known refuses
     signature = run.signature
-    given, surplus = checks.sort_arguments(signature, data, named, run.method, optional)
+    given, surplus = sort_arguments(signature, data, named, run.method, optional)
     if surplus:
         raise TypeError(f"{sorted(surplus)} are options; new data are all that can be given")
     for role in signature.of_kind("table"):

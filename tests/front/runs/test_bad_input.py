@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -338,3 +339,25 @@ def test_all_options_of_a_model_are_listed():
 
     with pytest.raises(TypeError, match=r"'num_clusters'\?\); its options: \['num_clusters'\]"):
         fit(model, np.eye(3), num_cluster=2)
+
+
+def table_of_visits():
+    return pd.DataFrame({"y": X[:, 0], "time": np.tile(np.arange(4.0), 3), "who": LABELS})
+
+
+@pytest.mark.parametrize(
+    ("method", "data", "message"),
+    [
+        ("mixed_effects", (table_of_visits(),), r"\*\*sidebayes.design\(.*, table\) gives them"),
+        ("joint_survival", (X[:, 0],), r"\*\*sidebayes.design\(.*, table\).survival\(...\) gives"),
+        ("mixed_effects", ({"y": X[:, 0], "fixed": X},), r"a dict by position; .*\*\*design"),
+        ("gmm", ({"x": X},), r"gmm is given a dict by position"),
+        ("gmm", ({"height": X[:, 0], "width": X[:, 1]},), r"e.g. pandas.DataFrame\(x\)"),
+        ("latent_shape", (X,), "lacks data: subjects is missing or None, pass the group"),
+        ("hierarchical_shape", (X,), "sidebayes.Landmarks holds them"),
+    ],
+)
+def test_lacking_data_are_said_with_what_makes_them(method, data, message):
+    with pytest.raises(TypeError, match=message) as caught:
+        fit(method, *data)
+    assert "iris" not in str(caught.value)  # which has no subjects, and no landmarks
