@@ -40,9 +40,19 @@ class NamedTable:
     dropped: tuple[str, ...]
 
     @classmethod
-    def read(cls, name: str, label: str | None, drop: Sequence[str]) -> NamedTable:
-        """Read a data set; its classes are in the column ``label`` unless another is named."""
-        frame = load_frame(name, label)
+    def read(
+        cls,
+        name: str,
+        label: str | None,
+        drop: Sequence[str],
+        units: Sequence[str] = (),
+        known: str | None = None,
+    ) -> NamedTable:
+        """Read a data set; its classes are in the column ``label`` unless another is named.
+
+        `units` are columns with names of groups, and `known` is that of the classes that are known.
+        """
+        frame = load_frame(name, label, units, () if known is None else (known,))
         need_columns(frame, [*drop, *([label] if label is not None else ())], name)
         if label in drop:
             raise ValueError(f"column {label!r} is given to --label and --drop; choose one")

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 import sidebayes
-from sidebayes.data.frames import need_columns
+from sidebayes.data.formula_parts import parse
+from sidebayes.data.frames import need_columns, with_names
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.runs.zoo import CARDS, find_card, make_engine
@@ -91,8 +92,10 @@ def fit_asked(asked: Asked) -> Outcome:
     _check(asked, to, options)
     with spoken(_spelling(card, runner)):
         runner = _configured(runner, settings)
-        table = NamedTable.read(asked.data, asked.label, asked.drop)
-        given = _given(asked, to, table)
+        columns = _columns(asked)
+        units = _units_named(asked, to, columns)
+        table = NamedTable.read(asked.data, asked.label, asked.drop, units, asked.known)
+        given = _given(asked, to, table, columns, units)
         options = given.options | options
         domain = None if asked.source is None else NamedTable.read(asked.source, asked.label, ())
         (source, known, truth), names = _classes(asked, to, table, given, domain)
@@ -241,21 +244,46 @@ def _spelling(card: Any, engine: Any) -> dict[str, str]:
     return settings | options | own | {"num_pairs": "--num-links"}
 
 
-def _given(asked: Asked, to: Arguments, table: NamedTable) -> Given:
-    """Data by role; side information comes later."""
-    if asked.formula:
-        subjects = None if asked.subjects is None else read_table(asked.subjects)
-        return from_formula(to, table, asked.formula, asked.survival, subjects)
-    pairs = (text.partition("=") for text in asked.columns)
-    columns: dict[str, list[str]] = {}
-    for name, equals, value in pairs:
-        if not equals or not name or name in columns:
+def _columns(asked: Asked) -> dict[str, str]:
+    """Columns by name of the data, as ``--columns`` writes them."""
+    found: dict[str, str] = {}
+    for text in asked.columns:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in found:
             raise ValueError(
                 f"--columns {name}{equals}{value}; expected data=column, each data once"
             )
-        columns[name] = [value] if value in table.frame else [v.strip() for v in value.split(",")]
+        found[name] = value
+    return found
+
+
+def _units_named(asked: Asked, to: Arguments, columns: Mapping[str, str]) -> list[str]:
+    """Columns whose entries are names of groups or of sets of rows."""
+    named = {role.name for kind in ("groups", "sets") for role in to.signature.of_kind(kind)}
+    found = [column for name, column in columns.items() if name in named]
+    found += [] if asked.group is None else [asked.group]
+    return found + [bar.group for text in asked.formula[:1] for bar in parse(text).bars]
+
+
+def _given(
+    asked: Asked,
+    to: Arguments,
+    table: NamedTable,
+    columns: Mapping[str, str],
+    units: Sequence[str],
+) -> Given:
+    """Data by role; side information comes later."""
+    if asked.formula:
+        subjects = None
+        if asked.subjects is not None:
+            subjects = with_names(read_table(asked.subjects), asked.subjects, units)
+        return from_formula(to, table, asked.formula, asked.survival, subjects)
+    listed = {
+        name: [value] if value in table.frame else [v.strip() for v in value.split(",")]
+        for name, value in columns.items()
+    }
     used = [] if asked.known is None else [str(table.pick("--known", asked.known).name)]
-    given = from_columns(to, table, columns, asked.group, used)
+    given = from_columns(to, table, listed, asked.group, used)
     if asked.standardize and not given.rest:
         raise ValueError("--standardize is of columns that no flag names, and none is left")
     return given

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..common.class_names import class_codes
 from ..common.fields import check_integer
 from ..common.folders import cache_folder, is_private
-from .frames import need_columns, read_features, read_frame
+from .frames import need_columns, read_features, read_frame, with_names
 
 __all__ = ["ENDINGS", "Dataset", "load_dataset", "load_frame", "names"]
 
@@ -255,7 +255,9 @@ def load_dataset(
     return _openml(name)
 
 
-def load_frame(name: str, label: str | None = None) -> pd.DataFrame:
+def load_frame(
+    name: str, label: str | None = None, units: Sequence[str] = (), classes: Sequence[str] = ()
+) -> pd.DataFrame:
     """Every column of a data set: of a table as they are; of others the features and the classes.
 
     Parameters
@@ -263,10 +265,12 @@ def load_frame(name: str, label: str | None = None) -> pd.DataFrame:
     name, label : str
         See `load_dataset`. The classes of a data set that is no table are in the column ``label``, or in
         that of the name given, if the set has such classes.
+    units, classes : sequence of str
+        Columns with names; see `with_names`.
     """
     path = _file_of(name)
     if path is not None:
-        return read_frame(path)
+        return with_names(read_frame(path), path, units, [*classes, label or "label"])
     label = label if name in _MEASURED else None  # no other has several kinds of classes
     found = load_dataset(name, label=label)
     frame = pd.DataFrame(found.x, columns=found.feature_names)
@@ -299,6 +303,7 @@ def _read(path: Path, label: str | None, drop: Sequence[str]) -> Dataset:
     if label is None and "label" in table and "label" not in drop:
         label = "label"
     used = [*drop, *([label] if label is not None else ())]
+    table = with_names(table, path, classes=used[len(drop) :])
     features = read_features(table, path.name, used)
     codes = None if label is None else class_codes(table[label], f"column {label!r} of {path.name}")
     x = features.to_numpy(float, na_value=np.nan)

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-__all__ = ["need_columns", "read_features", "read_frame"]
+__all__ = ["need_columns", "read_features", "read_frame", "with_names"]
 
 _OF_ROWS = ("id", "index", "row", "row.names", "row_names", "rowname", "rownames")
 """Names that columns of row numbers have in files of R, pandas and others."""
+
+_WHOLE = r"-?(0|[1-9][0-9]{0,14})([.]0+)?"
+"""A whole number that floats hold exactly, written without zeros before it."""
 
 _MANY = 5
 """Rows from which on a measurement does not count them by chance."""
@@ -38,6 +41,57 @@ def read_frame(path: Path) -> pd.DataFrame:
             "and these are numbers; put a line of names before it"
         )
     return table
+
+
+def with_names(
+    table: pd.DataFrame, path: Path, units: Sequence[str] = (), classes: Sequence[str] = ()
+) -> pd.DataFrame:
+    """A table whose names of units and classes are as the file has them.
+
+    Read as numbers, the subjects 1.1 and 1.10 would be one, and so would 7 and 007. Whole numbers without
+    zeros before them stay numbers, and so do classes with decimals, which are refused as classes later.
+    Words that stand for missing values, such as NA, are missing, with a warning.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `read_frame` read.
+    path : path
+    units, classes : sequence of str
+        Columns; those that the table lacks are left to other checks.
+    """
+    wanted = [name for name in dict.fromkeys([*units, *classes]) if name in table]
+    if not wanted or not path.name.endswith((".csv", ".csv.gz")):
+        return table
+    text = pd.read_csv(path, index_col=False, dtype=str, keep_default_na=False)
+    text.columns = table.columns
+    own = {name: _as_written(text[name], table[name], path.name) for name in wanted}
+    for name in classes:
+        if name in own and _has_decimals(own[name], table[name]):
+            own[name] = table[name]
+    return table.assign(**own)
+
+
+def _as_written(text: pd.Series, read: pd.Series, file: str) -> pd.Series:
+    """One column of names, given its text, and what was read of it."""
+    is_blank = text.str.strip() == ""
+    is_word = read.isna() & ~is_blank
+    if is_word.any():
+        _warn(
+            f"{file}: column {text.name!r} holds {sorted(text[is_word].unique())} in {int(is_word.sum())} "
+            "rows, which is read as missing; where it is a name, write another one, and leave cells blank "
+            "where nothing is known"
+        )
+    names = text.where(~is_blank & ~is_word).str.strip()
+    is_whole = names.dropna().str.fullmatch(_WHOLE).all()
+    return pd.to_numeric(names) if is_whole else names
+
+
+def _has_decimals(names: pd.Series, read: pd.Series) -> bool:
+    """Whether a column is of numbers that are not whole."""
+    return pd.api.types.is_float_dtype(read) and bool(
+        names.astype(str).str.contains(".", regex=False).any()
+    )
 
 
 def need_columns(table: pd.DataFrame, names: Sequence[str], file: str) -> None:

@@ -16,7 +16,7 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from ...common.fields import Range, check_number
 from ...common.files import TABLES, as_path
 from ...common.warnings import warn_user
-from ..frames import need_columns, read_frame
+from ..frames import need_columns, read_frame, with_names
 from .landmarks import Landmarks
 from .text_formats import Specimen, looks_like, parse
 
@@ -24,6 +24,8 @@ __all__ = ["read_landmarks"]
 
 _MESHES = (".ply", ".obj", ".stl", ".off")
 _AXES = ("x", "y", "z")
+_PLACE = r"([xyz])[_.]?(\d+)"
+"""Name of a column of a wide table."""
 
 
 class _Reading(NamedTuple):
@@ -260,6 +262,10 @@ def _from_table(path: Path, reading: _Reading) -> Landmarks:
     lower = {str(column).lower(): column for column in table.columns}
     axes = [lower[axis] for axis in _AXES if axis in lower]
     key = reading.individual or lower.get("individual")
+    text = [str(name) for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    places = {name for name in table if re.fullmatch(_PLACE, str(name), re.IGNORECASE)}
+    units = [name for name in (key, lower.get("landmark")) if name is not None]
+    table = with_names(table, path, units, [n for n in text if n not in {*places, *axes}])
     if len(axes) >= 2:
         if key is None:
             raise ValueError(
@@ -329,7 +335,7 @@ def _constant(file: str, others: pd.DataFrame, key: pd.Series) -> pd.DataFrame |
 def _from_wide(file: str, table: pd.DataFrame, key: str | None, reading: _Reading) -> Landmarks:
     marks = {}
     for column in table.columns:
-        found = re.fullmatch(r"([xyz])[_.]?(\d+)", str(column), re.IGNORECASE)
+        found = re.fullmatch(_PLACE, str(column), re.IGNORECASE)
         if found:
             marks[int(found[2]), found[1].lower()] = column
     axes = [axis for axis in _AXES if any(one[1] == axis for one in marks)]
