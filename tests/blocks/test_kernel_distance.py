@@ -9,6 +9,8 @@ from scipy.spatial.distance import cdist
 from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance, self_similarity
 
 WIDTH = 0.4
+distance = jax.jit(kernel_distance)
+similarity = jax.jit(self_similarity, static_argnums=2)
 
 
 @pytest.fixture(autouse=True)
@@ -35,36 +37,39 @@ def brute(x, shape, width=WIDTH):
 @pytest.mark.parametrize("size", [2, 3])
 def test_sums_over_all_pairs(size):
     x, subjects, shapes = clouds(1, size)
-    found = jax.jit(kernel_distance)(x, subjects, shapes, WIDTH)
+    found = distance(x, subjects, shapes, WIDTH)
     expected = [brute(x[subjects == i], shapes[i]) for i in range(3)]
     np.testing.assert_allclose(found, [*expected, 0.0], rtol=1e-12, atol=1e-15)
-    own = self_similarity(x, subjects, 4, WIDTH)
-    known = kernel_distance(x, subjects, shapes, WIDTH, own=own)
+    own = similarity(x, subjects, 4, WIDTH)
+    known = distance(x, subjects, shapes, WIDTH, own=own)
     np.testing.assert_allclose(known, found, rtol=1e-12, atol=1e-15)
 
 
 def test_identities():
     x, subjects, shapes = clouds(2)
-    found = np.asarray(kernel_distance(x, subjects, shapes, WIDTH))
+    found = np.asarray(distance(x, subjects, shapes, WIDTH))
     assert (found[:3] > 0).all()
     rng = np.random.default_rng(0)
     rows, points = rng.permutation(16), rng.permutation(6)
     turn = np.array([[np.cos(1.0), -np.sin(1.0)], [np.sin(1.0), np.cos(1.0)]])
-    renumbered = kernel_distance(x[rows], subjects[rows], shapes[:, points], WIDTH)
+    renumbered = distance(x[rows], subjects[rows], shapes[:, points], WIDTH)
     np.testing.assert_allclose(renumbered, found, rtol=1e-12)
-    moved = kernel_distance(x @ turn + 3, subjects, shapes @ turn + 3, WIDTH)
+    moved = distance(x @ turn + 3, subjects, shapes @ turn + 3, WIDTH)
     np.testing.assert_allclose(moved, found, rtol=1e-12)
-    equal = kernel_distance(shapes.reshape(-1, 2), np.repeat(np.arange(4), 6), shapes, WIDTH)
+    equal = distance(shapes.reshape(-1, 2), np.repeat(np.arange(4), 6), shapes, WIDTH)
     np.testing.assert_allclose(equal, 0, atol=1e-15)
 
 
 def test_gradient():
     """The closed form of the dossier's H.3, with the weights 1 / N and 1 / T; zero between equal clouds."""
     x, subjects, shapes = clouds(3)
-    own = self_similarity(x, subjects, 4, WIDTH)
-    slope = jax.grad(lambda u: kernel_distance(x, subjects, u, WIDTH, own=own).sum())(
-        jnp.asarray(shapes)
-    )
+
+    @jax.jit
+    def slope_at(x, subjects, shapes):
+        own = self_similarity(x, subjects, 4, WIDTH)
+        return jax.grad(lambda u: kernel_distance(x, subjects, u, WIDTH, own=own).sum())(shapes)
+
+    slope = slope_at(x, subjects, shapes)
     for i in range(3):
         points, shape = x[subjects == i], shapes[i]
         size = len(shape)
@@ -77,24 +82,21 @@ def test_gradient():
         np.testing.assert_allclose(slope[i], expected, atol=1e-12)
     np.testing.assert_array_equal(slope[3], 0)
     rows, who = shapes.reshape(-1, 2), np.repeat(np.arange(4), 6)
-    equal = self_similarity(rows, who, 4, WIDTH)
-    flat = jax.grad(lambda u: kernel_distance(rows, who, u, WIDTH, own=equal).sum())(
-        jnp.asarray(shapes)
-    )
-    np.testing.assert_allclose(flat, 0, atol=1e-14)
+    np.testing.assert_allclose(slope_at(rows, who, shapes), 0, atol=1e-14)
 
 
 def test_slopes_in_every_argument():
     """Slopes are our own; those of points and of the width too, and their slopes in turn."""
     x, subjects, shapes = map(jnp.asarray, clouds(5))
-    own = self_similarity(x, subjects, 4, WIDTH)
+    own = similarity(x, subjects, 4, WIDTH)
 
+    @jax.jit
     def total(x, shapes, width):
         found = kernel_distance(x, subjects, shapes, width, own=own)
         return found @ jnp.arange(1.0, 5.0)
 
     check_grads(total, (x, shapes, jnp.asarray(WIDTH)), 1, modes=["rev"])
-    curvature = jax.hessian(total, argnums=2)(x, shapes, jnp.asarray(WIDTH))
+    curvature = jax.jit(jax.hessian(total, argnums=2))(x, shapes, jnp.asarray(WIDTH))
     step = 1e-4
     ends = (total(x, shapes, WIDTH + sign * step) for sign in (-1, 0, 1))
     expected = np.diff(list(ends), 2)[0] / step**2

@@ -8,6 +8,9 @@ from jax.test_util import check_grads
 from scipy.optimize import minimize
 from sidebayes.models.blocks.manifolds import preshape, sphere
 
+exp, log, angle, basis_at = map(
+    jax.jit, (sphere.exp, sphere.log, sphere.angle, sphere.tangent_basis)
+)
 ANGLES = (0.0, 1e-6, 1e-3, 0.0999, 0.1001, 0.7, np.pi / 2, 2.0, 3.1, np.pi - 1e-5)
 
 
@@ -35,18 +38,17 @@ def test_basis_of_the_tangent_space(size):
 def test_exp_and_log_are_inverse(length):
     rng = np.random.default_rng(3)
     point, direction = unit(rng, 50, 4), unit(rng, 50, 3)
-    tangent = length * jnp.einsum("nij,nj->ni", sphere.tangent_basis(point), direction)
-    end = sphere.exp(point, tangent)
-    np.testing.assert_allclose(jnp.linalg.norm(end, axis=-1), 1, atol=1e-14)
-    np.testing.assert_allclose(sphere.angle(point, end), length, rtol=1e-9, atol=1e-15)
+    tangent = length * np.einsum("nij,nj->ni", basis_at(point), direction)
+    end = exp(point, tangent)
+    np.testing.assert_allclose(np.linalg.norm(end, axis=-1), 1, atol=1e-14)
+    np.testing.assert_allclose(angle(point, end), length, rtol=1e-9, atol=1e-15)
     # rounding of the end moves the direction by its distance to the cut locus
-    np.testing.assert_allclose(sphere.log(point, end), tangent, atol=1e-9, rtol=1e-9)
+    np.testing.assert_allclose(log(point, end), tangent, atol=1e-9, rtol=1e-9)
 
 
 def test_series_meet_the_closed_forms():
     """Values and slopes on both sides of where the series end."""
     point = jnp.asarray([1.0, 0.0, 0.0])
-    exp, log = jax.jit(sphere.exp), jax.jit(sphere.log)
     for length in (0.0999999, 0.1000001):
         tangent = jnp.asarray([0.0, length, 0.0])
         end = exp(point, tangent)
@@ -60,23 +62,34 @@ def test_flow_along_great_circles():
     """Check 14: it keeps norm and speed, is the geodesic of `exp`, and goes back when it is reversed."""
     rng = np.random.default_rng(4)
     landmarks = jnp.asarray(rng.normal(size=(20, 6, 2)))
-    start = preshape.to_helmert(preshape.to_preshape(landmarks).shape).reshape(20, -1)
-    velocity = sphere.tangent(start, jnp.asarray(rng.normal(size=start.shape)))
+
+    @jax.jit
+    def beginning(landmarks, velocity):
+        start = preshape.to_helmert(preshape.to_preshape(landmarks).shape).reshape(20, -1)
+        return start, sphere.tangent(start, velocity)
+
+    @jax.jit
+    def there_and_back(start, velocity, time):
+        (end, moving), (slope, _) = jax.jvp(
+            lambda time: sphere.flow(start, velocity, time), (time,), (1.0,)
+        )
+        shape = preshape.from_helmert(end.reshape(20, 5, 2))
+        return end, moving, slope, shape, *sphere.flow(end, -moving, time)
+
+    start, velocity = map(np.asarray, beginning(landmarks, rng.normal(size=(20, 10))))
     np.testing.assert_allclose((start * velocity).sum(axis=-1), 0, atol=1e-14)
     for time in (1e-3, 0.7, 20.0):
-        end, moving = sphere.flow(start, velocity, time)
-        np.testing.assert_allclose(end, sphere.exp(start, time * velocity), atol=1e-12)
-        np.testing.assert_allclose(jnp.linalg.norm(end, axis=-1), 1, atol=1e-12)
-        speed = jnp.linalg.norm(velocity, axis=-1)
-        np.testing.assert_allclose(jnp.linalg.norm(moving, axis=-1), speed, rtol=1e-12)
+        found = map(np.asarray, there_and_back(start, velocity, time))
+        end, moving, slope, shape, back, stopped = found
+        np.testing.assert_allclose(end, exp(start, time * velocity), atol=1e-12)
+        np.testing.assert_allclose(np.linalg.norm(end, axis=-1), 1, atol=1e-12)
+        speed = np.linalg.norm(velocity, axis=-1)
+        np.testing.assert_allclose(np.linalg.norm(moving, axis=-1), speed, rtol=1e-12)
         np.testing.assert_allclose((end * moving).sum(axis=-1), 0, atol=1e-12)
-        shape = preshape.from_helmert(end.reshape(20, 5, 2))
         np.testing.assert_allclose(shape.sum(axis=-2), 0, atol=1e-14)
-        back, stopped = sphere.flow(end, -moving, time)
         np.testing.assert_allclose(back, start, atol=1e-10)
         np.testing.assert_allclose(stopped, -velocity, atol=1e-10)
-    _, slope = jax.jvp(lambda time: sphere.flow(start, velocity, time)[0], (0.7,), (1.0,))
-    np.testing.assert_allclose(slope, sphere.flow(start, velocity, 0.7)[1], atol=1e-12)
+        np.testing.assert_allclose(slope, moving, atol=1e-12)
 
 
 def test_slopes_at_the_point_itself():
@@ -99,25 +112,25 @@ def test_opposite_points_have_no_logarithm():
 def test_transport_on_the_sphere():
     rng = np.random.default_rng(2)
     start, end = unit(rng, 5), unit(rng, 5)
-    basis = sphere.tangent_basis(start)
-    moved = jax.vmap(lambda v: sphere.transport(start, end, v))(basis.T)
+    way = log(start, end)
+    carried = jnp.concatenate([basis_at(start).T, way[None]])
+    carry = jax.jit(jax.vmap(sphere.transport, in_axes=(None, None, 0)))
+    *moved, last = np.asarray(carry(start, end, carried))
+    moved = np.stack(moved)
     np.testing.assert_allclose(moved @ end, 0, atol=1e-14)
     np.testing.assert_allclose(moved @ moved.T, np.eye(4), atol=1e-14)
-    way = sphere.log(start, end)
-    np.testing.assert_allclose(
-        sphere.transport(start, end, way), -sphere.log(end, start), atol=1e-14
-    )
+    np.testing.assert_allclose(last, -log(end, start), atol=1e-14)
 
 
 @pytest.mark.parametrize("scale", [1.0, 10.0])
 def test_karcher_mean(scale):
     rng = np.random.default_rng(5)
-    points = unit(rng, 40, 4) + jnp.asarray([1.0, 0, 0, 0])
-    points /= jnp.linalg.norm(points, axis=-1, keepdims=True)
+    points = unit(rng, 40, 4) + np.array([1.0, 0, 0, 0])
+    points = np.asarray(points) / np.linalg.norm(points, axis=-1, keepdims=True)
     weights = scale * rng.uniform(0.2, 2, size=40)
-    found = sphere.karcher_mean(points, weights)
+    found = jax.device_get(jax.jit(sphere.karcher_mean)(points, weights))
     assert found.slope < 1e-9
-    np.testing.assert_allclose(jnp.linalg.norm(found.mean), 1, rtol=1e-14)
+    np.testing.assert_allclose(np.linalg.norm(found.mean), 1, rtol=1e-14)
     np.testing.assert_allclose(weights @ found.tangents / weights.sum(), 0, atol=1e-9)
     assert np.linalg.norm(found.tangents.mean(axis=0)) > 1e-3  # weights count
 
@@ -231,10 +244,14 @@ def test_transport_in_the_plane_is_that_of_complex_space():
     rng = np.random.default_rng(8)
     first, second = (preshape.to_preshape(jnp.asarray(rng.normal(size=(6, 2)))).shape for _ in "ab")
     turn = jnp.asarray([[0.0, 1.0], [-1.0, 0.0]])
-    way = preshape.log(first, second)
-    end = preshape.exp(first, way)
-    moved = preshape.transport(first, way, way @ turn, num_steps=128)
-    np.testing.assert_allclose(moved, -preshape.log(end, first) @ turn, atol=1e-9)
+
+    @jax.jit
+    def moved_and_turned(first, second):
+        way = preshape.log(first, second)
+        moved = preshape.transport(first, way, way @ turn, num_steps=128)
+        return moved, -preshape.log(preshape.exp(first, way), first) @ turn
+
+    np.testing.assert_allclose(*moved_and_turned(first, second), atol=1e-9)
 
 
 def test_slopes_of_the_alignment_where_moments_agree():

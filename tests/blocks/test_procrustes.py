@@ -12,6 +12,8 @@ from scipy.spatial.transform import Rotation
 from sidebayes.models.blocks.manifolds import preshape
 from sidebayes.models.blocks.manifolds.procrustes import procrustes
 
+shape_angle, align = jax.jit(preshape.shape_angle), jax.jit(preshape.align)
+
 
 @pytest.fixture(autouse=True)
 def _double():
@@ -39,7 +41,7 @@ def moved(x, rng, sizes=True):
 
 
 def sum_of_squares(found):
-    return float((jnp.sin(preshape.shape_angle(found.mean, found.shapes)) ** 2).sum())
+    return float((jnp.sin(shape_angle(found.mean, found.shapes)) ** 2).sum())
 
 
 def test_mean_in_the_plane_is_an_eigenvector():
@@ -49,7 +51,7 @@ def test_mean_in_the_plane_is_an_eigenvector():
     values, vectors = np.linalg.eigh(z.T @ z.conj())
     mean = np.stack([vectors[:, -1].real, vectors[:, -1].imag], axis=1)
     found = procrustes(jnp.asarray(x))
-    np.testing.assert_allclose(preshape.shape_angle(found.mean, jnp.asarray(mean)), 0, atol=1e-10)
+    np.testing.assert_allclose(shape_angle(found.mean, jnp.asarray(mean)), 0, atol=1e-10)
     np.testing.assert_allclose(sum_of_squares(found), len(x) - values[-1], rtol=1e-10)
 
 
@@ -61,8 +63,8 @@ def test_similarities_of_each_individual_change_nothing(axes, scale):
     x[3, 1] = x[5, 2] = x[5, 6] = np.nan
     one = procrustes(jnp.asarray(x), scale=scale)
     two = procrustes(jnp.asarray(moved(x, rng, sizes=scale)), scale=scale)
-    np.testing.assert_allclose(preshape.shape_angle(one.mean, two.mean), 0, atol=1e-9)
-    again = preshape.align(two.shapes, jnp.broadcast_to(one.mean, two.shapes.shape))
+    np.testing.assert_allclose(shape_angle(one.mean, two.mean), 0, atol=1e-9)
+    again = align(two.shapes, jnp.broadcast_to(one.mean, two.shapes.shape))
     np.testing.assert_allclose(again, one.shapes, atol=1e-9)
     if not scale:
         np.testing.assert_allclose(one.sizes, two.sizes, rtol=1e-9)
@@ -93,7 +95,7 @@ def test_the_mean_is_a_minimum(scale):
             there = np.isfinite(one[:, 0])
             own, target = one[there], mean[there]
             own, target = own - own.mean(axis=0), target - target.mean(axis=0)
-            turned = preshape.align(jnp.asarray(own), jnp.asarray(target))
+            turned = align(jnp.asarray(own), jnp.asarray(target))
             factor = (turned * target).sum() / (turned**2).sum() if scale else 1.0
             total += float(((factor * turned - target) ** 2).sum())
         return total
@@ -112,7 +114,7 @@ def test_reflections_are_not_used():
     x = configurations(2, noise=0.01)
     x[0] *= [-1, 1]
     found = procrustes(jnp.asarray(x))
-    angles = np.asarray(preshape.shape_angle(found.mean, found.shapes))
+    angles = np.asarray(shape_angle(found.mean, found.shapes))
     assert angles[0] > 10 * angles[1:].max()
 
 
@@ -133,14 +135,14 @@ def test_gorillas_as_in_r():
     x = table.drop(columns="label").to_numpy(float).reshape(len(table), -1, 2)
     females = procrustes(jnp.asarray(x[table["label"] == "gorf"]))
     males = procrustes(jnp.asarray(x[table["label"] == "gorm"]))
-    cosines = jnp.cos(preshape.shape_angle(females.mean, females.shapes))
+    cosines = jnp.cos(shape_angle(females.mean, females.shapes))
     laid = np.asarray(cosines[:, None, None] * females.shapes)
     variances = np.linalg.svd((laid - laid.mean(axis=0)).reshape(len(laid), -1))[1] ** 2
     np.testing.assert_allclose(
         100 * variances[:4] / variances.sum(), [34.8, 22.9, 11.3, 8.8], atol=0.05
     )
     np.testing.assert_allclose(np.sqrt(sum_of_squares(females) / 30), 0.04371, atol=1e-5)
-    between = float(preshape.shape_angle(females.mean, males.mean))
+    between = float(shape_angle(females.mean, males.mean))
     np.testing.assert_allclose(between, 0.05866, atol=1e-5)
     within = sum_of_squares(females) + sum_of_squares(males)
     np.testing.assert_allclose(

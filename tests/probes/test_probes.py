@@ -19,6 +19,7 @@ from sidebayes.runs import checks
 from sidebayes.runs.arguments import sort_arguments
 from sidebayes.runs.run import Run
 from tests.probes import data, models
+from tests.support.draws import at_one
 
 X, KNOWN = data.partly_labelled()
 LINKS = sb.simulate_links(data.SPECIES, 12, seed=1)
@@ -134,9 +135,13 @@ def test_data_are_drawn_like_those_that_were_seen(probe):
     plt.close("all")
 
 
+PORTED = {"weights": np.ones(3) / 3, "shift": np.array([0.3, -0.3]), "spread": 0.4}
+
+
 @pytest.mark.parametrize("probe", NEW)
 def test_new_data_are_drawn(probe):
-    tree = quick(probe, "em").predictive(**NEW[probe])
+    found = fit(probe, at_one(PORTED)) if probe == "ported" else quick(probe, "em")
+    tree = found.predictive(**NEW[probe])
     assert all(np.isfinite(drawn).all() for drawn in tree["predictions"].data_vars.values())
     rows = next(iter(tree["predictions_constant_data"].data_vars.values()))
     assert rows.shape[0] == 3

@@ -20,6 +20,7 @@ from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.gmm import gmm
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -88,6 +89,9 @@ def uniform_parts(y):
         numpyro.sample("y", law, obs=y)
 
 
+BRIEF = sb.NUTS(num_warmup=300, num_samples=500)
+
+
 def draws(fit, name):
     return np.asarray(fit.tree["posterior"][name]).ravel()
 
@@ -106,16 +110,22 @@ def test_shifted_exponential(engine):
         assert fit.log_evidence.value == pytest.approx(exact, abs=0.2)
 
 
+SHAPE, SCALE = 1.5 + len(UP), max(1.0, UP.max())
+"""Uniform data under a Pareto prior of their bound have a Pareto posterior."""
+
+
 def test_bound_with_its_conjugate_prior():
-    """Uniform data under a Pareto prior of their bound have a Pareto posterior."""
     fit = sb.fit(bounded, UP, engine=sb.SMC(), progress=False)
-    shape, scale = 1.5 + len(UP), max(1.0, UP.max())
+    shape, scale = SHAPE, SCALE
     exact = np.log(1.5) - np.log(shape) - shape * np.log(scale)
     assert fit.log_evidence.value == pytest.approx(exact, abs=0.25)
     assert draws(fit, "high").mean() == pytest.approx(shape * scale / (shape - 1), abs=0.03)
     assert draws(fit, "high").min() >= scale
+
+
+def test_bound_by_steps():
     sampled = draws(sb.fit(bounded, UP, engine=sb.NUTS(), progress=False), "high")
-    assert sampled.mean() == pytest.approx(shape * scale / (shape - 1), abs=0.04)
+    assert sampled.mean() == pytest.approx(SHAPE * SCALE / (SHAPE - 1), abs=0.04)
 
 
 def test_truncated_normal_with_a_latent_bound():
@@ -213,16 +223,16 @@ def test_new_data_outside_a_support_have_no_density():
         with numpyro.plate("rows", len(y)):
             numpyro.sample("y", dist.TruncatedNormal(loc, 1.0, low=0.0, high=high), obs=y)
 
-    fit = sb.fit(waiting, LATE, engine="map", progress=False)
-    rate = float(fit.params["rate"])
+    rate = 0.5
+    fit = sb.fit(waiting, LATE, engine=at_one({"rate": rate}), progress=False)
     np.testing.assert_allclose(
         fit.log_prob(np.array([-1.0, 2.0])), [-np.inf, np.log(rate) - 2 * rate], rtol=1e-6
     )
-    fit = sb.fit(below, UP, high=3.0, engine="map", progress=False)
+    fit = sb.fit(below, UP, high=3.0, engine=at_one({"loc": 1.0}), progress=False)
     found = fit.log_prob(np.array([5.0, 1.0]))
     assert found[0] == -np.inf
     assert np.isfinite(found[1])
-    fit = sb.fit(shifted, LATE, engine=sb.NUTS(200, 300), progress=False)
+    fit = sb.fit(shifted, LATE, engine=at_one({"a": 2.0}), progress=False)
     found = fit.log_prob(np.array([0.1, 3.0]))
     assert found[0] == -np.inf
     assert np.isfinite(found[1])
@@ -236,14 +246,15 @@ def above(y):
 
 
 def test_a_start_is_searched_where_a_factor_is_finite():
-    found = draws(sb.fit(above, BELOW, engine=sb.NUTS(), progress=False), "loc")
+    found = draws(sb.fit(above, BELOW, engine=BRIEF, progress=False), "loc")
     mean, variance = BELOW.sum() / (len(BELOW) + 0.25), 1 / (len(BELOW) + 0.25)
     law = stats.truncnorm((1.2 - mean) / variance**0.5, np.inf, mean, variance**0.5)
     assert found.min() > 1.2
     assert found.mean() == pytest.approx(law.mean(), abs=0.03)
 
 
-def test_messages_name_the_datum_or_the_factor():
+@pytest.mark.parametrize("engine", ["nuts", "smc", "map"])
+def test_messages_name_the_datum_or_the_factor(engine):
     def late(y):
         a = numpyro.sample("a", dist.Uniform(3.0, 5.0))
         law = late_exponential(a)
@@ -257,22 +268,24 @@ def test_messages_name_the_datum_or_the_factor():
             numpyro.sample("y", dist.Normal(loc, 1.0), obs=y)
 
     data = np.array([6.0, 2.5, 7.0])
-    for engine in ("nuts", "smc", "map"):
-        with pytest.raises(FitError, match=r"site 'y' .* 1 of its 3 values .* at \(1,\): 2.5"):
-            sb.fit(late, data, engine=engine, progress=False)
-        with pytest.raises(FitError, match="'never' .* is a factor.*check that factor") as caught:
-            sb.fit(never, data, engine=engine, progress=False)
-        assert "data" not in str(caught.value)
+    with pytest.raises(FitError, match=r"site 'y' .* 1 of its 3 values .* at \(1,\): 2.5"):
+        sb.fit(late, data, engine=engine, progress=False)
+    with pytest.raises(FitError, match="'never' .* is a factor.*check that factor") as caught:
+        sb.fit(never, data, engine=engine, progress=False)
+    assert "data" not in str(caught.value)
 
 
-def test_a_mode_at_an_edge_is_not_good():
-    for engine in ("map", "em"):
-        fit = sb.fit(shifted, LATE, engine=engine, progress=False)
-        assert fit.verdict[0] != "good"
-        assert "beyond the edge of a support" in fit.verdict[1]
-    for engine in ("laplace", "svi"):
-        with pytest.raises(FitError, match="beyond the edge of a support"):
-            sb.fit(shifted, LATE, engine=engine, progress=False)
+@pytest.mark.parametrize("engine", ["map", "em"])
+def test_a_mode_at_an_edge_is_not_good(engine):
+    fit = sb.fit(shifted, LATE, engine=engine, progress=False)
+    assert fit.verdict[0] != "good"
+    assert "beyond the edge of a support" in fit.verdict[1]
+
+
+@pytest.mark.parametrize("engine", ["laplace", "svi"])
+def test_no_approximation_is_made_at_an_edge(engine):
+    with pytest.raises(FitError, match="beyond the edge of a support"):
+        sb.fit(shifted, LATE, engine=engine, progress=False)
 
 
 def test_draws_made_elsewhere_are_judged_by_the_support():

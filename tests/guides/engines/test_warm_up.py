@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,11 +47,11 @@ def normal(covariance):
     return energy
 
 
-def learned(covariance, num_moves, start=1.0, follow=TREE, seed=0, **settings):
+def learned(covariance, num_moves, follow=TREE, **settings):
     """States of a chain after each transition."""
     ready, move = hamiltonian(follow, 400, **settings)
     energy = normal(covariance)
-    first = ready({"z": jnp.full(len(covariance), start)}, jax.random.key(seed))
+    first = ready({"z": jnp.ones(len(covariance))}, jax.random.key(0))
 
     def step(chain, _):
         chain = move(chain, energy)
@@ -64,13 +66,19 @@ def learned(covariance, num_moves, start=1.0, follow=TREE, seed=0, **settings):
     return jax.jit(lambda chain: jax.lax.scan(step, chain, length=num_moves))(first)[1]
 
 
+@cache
+def mixed(dense_mass):
+    """The same under `MIXED`, to the end of the warm-up and beyond."""
+    return learned(MIXED, 420, dense_mass=dense_mass)
+
+
 def test_a_diagonal_finds_six_orders_of_magnitude_in_fifty_transitions():
     inverse, *_ = learned(np.diag(SCALES**2), 50)
     np.testing.assert_allclose(np.log10(np.diagonal(inverse[-1])), 2 * np.log10(SCALES), atol=0.5)
 
 
 def test_a_diagonal_is_the_geometric_mean_of_variances_and_conditional_variances():
-    inverse, *_ = learned(MIXED, 400)
+    inverse, *_ = mixed(False)
     given = 1 / np.diag(np.linalg.inv(MIXED))
     np.testing.assert_allclose(np.diagonal(inverse[-1]), np.sqrt(np.diag(MIXED) * given), rtol=0.4)
 
@@ -82,7 +90,7 @@ def test_trajectories_of_one_length_are_measured_in_standard_deviations():
 
 
 def test_a_full_matrix_is_the_covariance():
-    inverse, *_ = learned(MIXED, 400, dense_mass=True)
+    inverse, *_ = mixed(True)
     scale = np.sqrt(np.diag(MIXED))
     np.testing.assert_allclose(
         inverse[-1] / np.outer(scale, scale), MIXED / np.outer(scale, scale), atol=0.4
@@ -90,7 +98,7 @@ def test_a_full_matrix_is_the_covariance():
 
 
 def test_mass_matrix_and_step_rest_where_they_should():
-    inverse, step, *_ = learned(MIXED, 420)
+    inverse, step, *_ = mixed(False)
     np.testing.assert_array_equal(inverse[341:], np.broadcast_to(inverse[341], (79, 3, 3)))
     assert len(np.unique(step[341:400])) > 50
     np.testing.assert_array_equal(step[400:], np.full(20, step[400]))
@@ -109,17 +117,21 @@ def test_a_start_in_the_tail_of_a_funnel_is_left():
     assert np.all(np.isfinite(chain.warm_up.metric.covariance))
 
 
-def test_the_first_transition_goes_nowhere_and_finds_energy_and_slope():
-    for follow in (TREE, of_one_length(1.5), isokinetic(1.5)):
-        ready, move = hamiltonian(follow, 10)
-        blank = ready({"z": jnp.array([1.0, -2.0, 3.0])}, jax.random.key(0))
-        assert blank.potential_energy == UNKNOWN
-        chain = jax.jit(lambda c, move=move: move(c, normal(MIXED)))(blank)
-        value, slope = jax.value_and_grad(normal(MIXED))(blank.z)
-        np.testing.assert_allclose(chain.potential_energy, value, rtol=1e-12)
-        np.testing.assert_allclose(chain.slope, slope["z"], rtol=1e-12)
-        np.testing.assert_array_equal(chain.z["z"], blank.z["z"])
-        assert chain.warm_up.number == 0
+@pytest.mark.parametrize("kind", ["tree", "one length", "isokinetic"])
+def test_the_first_transition_goes_nowhere_and_finds_energy_and_slope(kind):
+    paths = {"tree": TREE, "one length": of_one_length(1.5), "isokinetic": isokinetic(1.5)}
+    ready, move = hamiltonian(paths[kind], 10)
+    blank = ready({"z": jnp.array([1.0, -2.0, 3.0])}, jax.random.key(0))
+    assert blank.potential_energy == UNKNOWN
+    chain = jax.jit(lambda c: move(c, normal(MIXED)))(blank)
+    slope = np.linalg.inv(MIXED) @ blank.z["z"]
+    np.testing.assert_allclose(chain.potential_energy, blank.z["z"] @ slope / 2, rtol=1e-12)
+    np.testing.assert_allclose(chain.slope, slope, rtol=1e-12)
+    np.testing.assert_array_equal(chain.z["z"], blank.z["z"])
+    assert chain.warm_up.number == 0
+
+
+adapted, turned = jax.jit(by_variances), jax.jit(by_axes)
 
 
 def factors(size, rank):
@@ -145,14 +157,14 @@ def test_axes_take_few_draws_of_a_normal(size, rank, number, before, after):
     slopes = draws @ np.linalg.inv(covariance)
     scatter = jnp.stack([draws.var(axis=0), slopes.var(axis=0)]) * number
     metric = unit_metric(size, "low_rank")._replace(scale=jnp.full(size, 5.0))
-    diagonal = by_variances(metric, scatter, jnp.asarray(number), jnp.asarray(True))
+    diagonal = adapted(metric, scatter, jnp.asarray(number), jnp.asarray(True))
     assert condition(diagonal, covariance) > before
     empty = jnp.zeros((20, size))  # places without draws, which must not matter
     rows = [jnp.concatenate([part, empty + 1e6]) for part in (draws, slopes)]
     weight = jnp.concatenate([jnp.ones(number), jnp.zeros(20)])
     for _ in range(5):  # each moves variances by at most ten times
-        found = by_variances(metric, scatter, jnp.asarray(number), jnp.asarray(True))
-        metric = by_axes(found, *rows, weight)
+        found = adapted(metric, scatter, jnp.asarray(number), jnp.asarray(True))
+        metric = turned(found, *rows, weight)
     assert condition(metric, covariance) < after
     axes = metric.axes
     np.testing.assert_allclose(axes.T @ axes, np.eye(axes.shape[1]), atol=1e-8)
@@ -161,17 +173,23 @@ def test_axes_take_few_draws_of_a_normal(size, rank, number, before, after):
 @pytest.mark.parametrize("draws", [np.zeros((5, 3)), np.ones((5, 3)) * np.arange(5)[:, None]])
 def test_draws_that_have_not_moved_leave_the_axes(draws):
     start = unit_metric(3, "low_rank")
-    found = by_axes(start, jnp.asarray(draws), jnp.zeros((5, 3)), jnp.ones(5))
+    found = turned(start, jnp.asarray(draws), jnp.zeros((5, 3)), jnp.ones(5))
     assert all(np.isfinite(part).all() for part in found)
     assert np.all(found.stretch > 0)
 
 
 def test_slopes_go_to_the_coordinates_and_back():
-    for kind in (False, True, "low_rank"):
-        metric = jax.tree.map(lambda part: part[-1], learned(MIXED, 400, dense_mass=kind)[2])
-        slope = jnp.array([1.0, -2.0, 3.0])
+    slope = jnp.array([1.0, -2.0, 3.0])
+
+    @jax.jit
+    def both_ways(metric):
         there = metric.slope_of_coordinates(slope)
-        np.testing.assert_allclose(metric.slope_of_sites(there), slope, rtol=1e-8)
+        return there, metric.slope_of_sites(there)
+
+    for kind in (False, True, "low_rank"):
+        metric = jax.tree.map(lambda part: part[-1], mixed(kind)[2])
+        there, back = both_ways(metric)
+        np.testing.assert_allclose(back, slope, rtol=1e-8)
         np.testing.assert_allclose(there @ there, slope @ metric.covariance @ slope, rtol=1e-8)
 
 

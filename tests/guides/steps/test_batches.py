@@ -112,14 +112,14 @@ RELATION = {"reading": "relation", "flip_rate": "learned"}
         pytest.param(PPC | {"flip_rate": ()}, RELATION, LINKS, id="relation-linked"),
     ],
 )
-def test_terms_of_batches_add_up_to_the_log_density(shapes, options, links):
+@pytest.mark.parametrize("size", [12, 7], ids=["equal", "unequal"])
+def test_terms_of_batches_add_up_to_the_log_density(shapes, options, links, size):
     problem = ppc_problem(X, links, num_clusters=2, covariance="spherical", **options)
-    for size, number in ((12, 3 if links else 5), (7, 5 if links else 8)):  # equal and unequal
-        batches = deal_connected_sets(problem, size, seed=4)
-        assert len(batches) == number
-        whole, each = both_ways(problem, batches, free_values(shapes, 0))
-        assert np.ptp(each) > 0.1
-        np.testing.assert_allclose(each.mean(), whole, rtol=1e-12)
+    batches = deal_connected_sets(problem, size, seed=4)
+    assert len(batches) == {12: 3 if links else 5, 7: 5 if links else 8}[size]
+    whole, each = both_ways(problem, batches, free_values(shapes, 0))
+    assert np.ptp(each) > 0.1
+    np.testing.assert_allclose(each.mean(), whole, rtol=1e-12)
 
 
 def test_a_scale_and_other_sites_are_kept():
