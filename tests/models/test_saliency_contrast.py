@@ -43,7 +43,7 @@ def normal():
 
 @pytest.fixture(scope="module")
 def far():
-    """Fit, with known parameters, of a normal feature a hundred million from zero, and of counts, with gaps."""
+    """Known parameters of a normal feature a hundred million from zero, and of counts, with gaps."""
     rng = np.random.default_rng(0)
     z = rng.integers(2, size=100)
     x = np.stack([1e8 + rng.normal(4 * z), rng.poisson(2 + 5 * z)], axis=1)

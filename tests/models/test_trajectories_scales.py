@@ -12,6 +12,7 @@ import sidebayes as sb
 from tests.support.trajectories import SCALES, SUBJECT, TIGHT, T, Y, fit
 
 TWO = np.column_stack([Y, 3 * Y])
+FAR = np.array([500.0, -80.0])
 LOOSE = replace(TIGHT, tol=1e-8, num_restarts=1)
 
 
@@ -123,7 +124,7 @@ def moved():
     given = {"subjects": SUBJECT, "engine": LOOSE, **dict.fromkeys(SCALES)}
     near = fit(TWO, T, **given)
     with counted_compilations() as names:
-        far = fit(TWO + [500.0, -80.0], T, **given)
+        far = fit(TWO + FAR, T, **given)
     return near, far, names
 
 
@@ -134,7 +135,7 @@ def test_curves_return_to_the_mean_of_outcomes_where_scales_are_learned(moved):
     np.testing.assert_array_equal(near.labels(), far.labels())
     later = {"inputs": [60.0], "subjects": [SUBJECT[0]]}
     shift = far.forecast(**later)["mean"].to_numpy() - near.forecast(**later)["mean"].to_numpy()
-    np.testing.assert_allclose(shift.ravel(), [500.0, -80.0], rtol=1e-2)
+    np.testing.assert_allclose(shift.ravel(), FAR, rtol=1e-2)
 
 
 def test_other_outcomes_share_the_programs(moved):
