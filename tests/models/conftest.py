@@ -16,5 +16,5 @@ def double():
 
 @pytest.fixture(scope="session")
 def known_groups():
-    """Fit of shapes whose groups are known."""
-    return fitted(known=PartialLabels(LABELS))
+    """Fit of shapes whose groups are known, without a prior."""
+    return fitted(known=PartialLabels(LABELS), prior="flat")

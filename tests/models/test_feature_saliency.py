@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 from sidebayes.diagnostics.features import salient_features, write_features
 from sidebayes.diagnostics.pictures.plots import plot_features
+from sidebayes.diagnostics.trust.scores import accuracy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
@@ -103,7 +104,7 @@ def clusters_and_features_are_found(found):
     saliency = found.params["saliency"]
     assert saliency[:2].min() > 0.95
     assert saliency[2:].max() < 0.1
-    assert float(sb.compare({"found": found}).frame["accuracy"].item()) > 0.95
+    assert accuracy(found.run.truth, found.labels()) > 0.95
 
 
 def test_a_structure_that_shrinks_is_one_program():
@@ -281,12 +282,15 @@ def test_copies_of_rows_are_told_where_chance_makes_none():
 def test_levels_are_told():
     x, labels = four_gaussians(5)
     x[:, 2] = np.where(labels == 1, 0.3, 0.7)
-    engine = replace(ENGINE, max_steps=3)
+    params = {"weights": np.full(6, 1 / 6), "saliency": np.ones(10), "mean": np.zeros((6, 10))}
+    params |= {"variance": np.ones((6, 10)), "common_mean": np.zeros(10)}
+    engine = at_one(params | {"common_variance": np.ones(10)})
     few = r"few different values: 2. On those a normal"
+    given = {"kinds": ("normal",) * 10, "engine": engine, "selection": "sparse"}
     with pytest.warns(sb.SideBayesWarning, match=few) as told:
-        fit = sb.fit("feature_saliency", x, kinds=("normal",) * 10, **LENGTHS | {"engine": engine})
+        fit = sb.fit("feature_saliency", x, **LENGTHS | given)
     assert told[0].filename == __file__
-    assert fit.params["common_mean"].shape == (10,)
+    assert fit.run.options["kinds"] == ("normal",) * 10
     assert "taken for" not in str(fit.status)
     coded, kinds = x.copy(), ["normal", "normal", "category:2"] + ["normal"] * 7
     coded[:, 2] = labels == 1

@@ -25,6 +25,7 @@ from sklearn.manifold import Isomap, smacof
 import sidebayes as sb
 from sidebayes.results.positions import placements
 from tests.reference.swiss_roll import swiss_roll
+from tests.support.draws import at_one
 
 RNG = np.random.default_rng(0)
 Z = RNG.normal(size=(9, 2))
@@ -160,14 +161,28 @@ def test_mode_is_the_minimum_of_stress():
 GRAPH = {"num_neighbors": 8, "engine": sb.MAP(num_restarts=1), "progress": False}
 
 
+def known_at(positions, **given):
+    """Fit that knows where points are."""
+    engine = at_one({"positions": positions, "noise_variance": 0.01, "scale": 1.0})
+    return sb.fit("geodesic_embedding", **given, engine=engine, progress=False)
+
+
+@pytest.fixture(scope="module")
+def of_names():
+    """Nine points of three named features, all of them neighbours, and a fit of them."""
+    frame = pd.DataFrame(np.column_stack([Z, Z[:, 0] ** 2]), columns=["a", "b", "c"])
+    return frame, known_at(Z - Z.mean(axis=0), x=frame, num_neighbors=8)
+
+
 @pytest.fixture(scope="module")
 def free():
     x = swiss_roll(60, 1)
     return x, sb.fit("geodesic_embedding", x, **GRAPH)
 
 
-def test_start_is_isomap(free):
-    x, graph = free
+def test_start_is_isomap():
+    x = swiss_roll(60, 1)
+    graph = known_at(x[:, :2], x=x, num_neighbors=8)
     batch = Isomap(n_neighbors=8).fit(x)
     table = graph.run.data["distances"]
     np.testing.assert_allclose(
@@ -299,9 +314,8 @@ def test_new_points_are_placed(gaussian, tmp_path):
     np.testing.assert_allclose(sb.load(tmp_path / "fit.nc").place(x[rest] + 0.01), moved, rtol=1e-6)
 
 
-def test_columns_of_new_points_are_matched_by_name():
-    frame = pd.DataFrame(swiss_roll(60, 2), columns=["a", "b", "c"])
-    fit = sb.fit("geodesic_embedding", frame, **GRAPH)
+def test_columns_of_new_points_are_matched_by_name(of_names):
+    frame, fit = of_names
     new = frame[:3] + 0.01
     placed = fit.place(new)
     pd.testing.assert_frame_equal(fit.place(new[["c", "a", "b"]]), placed)
@@ -309,9 +323,9 @@ def test_columns_of_new_points_are_matched_by_name():
         fit.place(new.rename(columns={"c": "d"}))
     names = [f"p{number}" for number in range(len(NOISY))]
     table = pd.DataFrame(NOISY, columns=names)
-    fit = sb.fit("geodesic_embedding", distances=table, **GRAPH | {"num_neighbors": None})
+    fit = known_at(Z - Z.mean(axis=0), distances=table)
     pd.testing.assert_frame_equal(
-        fit.place(distances=table[:2][names[::-1]]), fit.place(distances=NOISY[:2])
+        fit.place(distances=table[:3][names[::-1]]), fit.place(distances=NOISY[:3])
     )
 
 
@@ -429,18 +443,19 @@ def test_scores_of_powers_are_refused(gaussian):
         whole.loo()
 
 
-def test_what_place_refuses(gaussian):
-    _, fit = gaussian
+def test_what_place_refuses(of_names):
+    _, fit = of_names
     for given, message in (
         ({}, "either"),
         ({"distances": np.ones((2, 3))}, "a column for each landmark"),
-        ({"distances": -np.ones((2, 30))}, "negative"),
+        ({"distances": -np.ones((2, 9))}, "negative"),
         ({"x": np.ones((2, 5))}, "5 features"),
     ):
         with pytest.raises(ValueError, match=message):
             fit.place(**given)
+    engine = at_one({"weights": [1.0], "mean": Z[:1], "covariance": [np.eye(2)]})
     with pytest.raises(ValueError, match="no positions"):
-        sb.fit("gmm", Z, num_clusters=1, engine="em", progress=False).positions()
+        sb.fit("gmm", Z, num_clusters=1, engine=engine, progress=False).positions()
 
 
 @pytest.mark.slow

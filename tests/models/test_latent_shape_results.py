@@ -1,5 +1,7 @@
 """What a fit says of latent shapes of individuals."""
 
+from dataclasses import dataclass, replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from scipy import stats
 from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
 
 import sidebayes as sb
+from tests.support.draws import Told, at_one
 
 RNG = np.random.default_rng(3)
 SQUARE = np.array([[0.0, 0], [1, 0], [1, 1], [0, 1]])
@@ -15,6 +18,13 @@ FRAME = sb.register_points(
     sb.Landmarks.from_array(SQUARE + 0.1 * RNG.normal(size=(8, 4, 2))), num_modes=2
 )
 GIVEN = {"subjects": FRAME.subjects, "landmarks": FRAME.landmarks, "chart": FRAME.chart}
+AT = {
+    "weights": [1.0],
+    "mean": [[0.0, 0.0]],
+    "loadings": [[[0.1], [0.0]]],
+    "variance": [0.01],
+    "coordinates": np.zeros((8, 2)),
+}
 FEW = sb.MonteCarloEM(num_samples=32, max_samples=32, max_steps=4, num_warmup=20)
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -23,6 +33,25 @@ pytestmark = pytest.mark.usefixtures("double")
 def drawn():
     """Noise as large as the variation of shapes, so that draws are not the landmarks themselves."""
     return sb.fit("latent_shape", FRAME.x, **GIVEN, rank=1, width=0.1, engine=FEW, progress=False)
+
+
+@dataclass(frozen=True)
+class Given(Told):
+    """Knows the parameters, and draws of the coordinates given them."""
+
+    name = "given"
+
+    def run(self, problem, *, seed=0, init=None, progress=True):
+        found = super().run(problem)
+        draws = {"coordinates": 0.1 * np.random.default_rng(0).normal(size=(2, 50, 8, 2))}
+        return replace(found, conditional_draws=draws)
+
+
+@pytest.fixture(scope="module")
+def told():
+    """Fit as `drawn`, at known parameters."""
+    engine = Given(at_one(AT).draws)
+    return sb.fit("latent_shape", FRAME.x, **GIVEN, rank=1, width=0.1, engine=engine)
 
 
 def conditional(fit):
@@ -61,23 +90,23 @@ def test_bands_of_individuals_are_those_at_the_estimated_parameters(drawn):
     np.testing.assert_allclose(inside, 0.8, atol=4.5 * np.sqrt(2 * 0.1 * 0.9 / ess))
 
 
-def test_files_and_pictures_have_the_bands(drawn, tmp_path):
-    drawn.save(tmp_path / "fit.nc")
-    found = sb.load(tmp_path / "fit.nc")
-    assert found.shapes().identical(drawn.shapes())
+def test_files_and_pictures_have_the_bands(told, tmp_path):
+    told.save(tmp_path / "fit.nc")
+    found = sb.load(tmp_path / "fit.nc", engine=told.run.engine)
+    assert found.shapes().identical(told.shapes())
     titles = [axis.get_title() for axis in found.plot().axes]
     (own,) = [title for title in titles if "known least" in title]
     assert "90 % bands" in own
     assert "given the estimated parameters" in own
 
 
-def test_a_likelihood_given_the_shapes_has_no_scores(drawn):
+def test_a_likelihood_given_the_shapes_has_no_scores(told):
     with pytest.raises(ValueError, match="integrates no likelihood over the coordinates of indiv"):
-        _ = drawn.bic
+        _ = told.bic
     with pytest.raises(
         ValueError, match="individuals given their coordinates.*group_log_likelihood"
     ):
-        drawn.loo()
+        told.loo()
 
 
 def test_draws_of_all_parameters_give_posterior_bands():
@@ -90,8 +119,5 @@ def test_draws_of_all_parameters_give_posterior_bands():
 
 def test_shapes_that_are_seen_or_a_mode_have_no_bands(known_groups):
     assert "individuals_sd" not in known_groups.shapes()
-    engine = sb.MAP(num_restarts=1, max_steps=3)
-    mode = sb.fit(
-        "latent_shape", FRAME.x, **GIVEN, rank=1, width=0.1, engine=engine, progress=False
-    )
+    mode = sb.fit("latent_shape", FRAME.x, **GIVEN, rank=1, width=0.1, engine=at_one(AT))
     assert "individuals_sd" not in mode.shapes()

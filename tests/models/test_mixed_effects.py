@@ -7,6 +7,7 @@ import pytest
 import statsmodels.api as sm
 
 import sidebayes as sb
+from tests.support.draws import at_one
 from tests.support.effects import simulate
 
 TIGHT = sb.MAP(tol=1e-10)
@@ -252,9 +253,12 @@ def test_correlated_outputs_by_reml(data):
     np.testing.assert_allclose(found[0].params["noise"], [0.3, 0.9], rtol=0.2)
 
 
-def test_new_subjects_and_refusals(data, ml, reml, tmp_path):
+def test_new_subjects_and_refusals(data, reml, tmp_path):
+    params = {"coefficients": [2.0, -1.0], "factor": [1.0, 0.3, 0.8], "noise": 0.5}
+    engine = at_one(params | {"covariance": [[1.0, 0.3], [0.3, 0.73]]})
+    ml = fit(data, engine, form="marginal")
     ml.save(tmp_path / "fit.nc")
-    again = sb.load(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc", engine=engine)
     some = np.isin(data.subject, [100, 101, 102])
     given = data.y[some], data.x[some], data.x[some], data.subject[some] + 1000
     np.testing.assert_allclose(again.log_prob(*given), ml.unit_terms[0, 0, :3], atol=1e-9)

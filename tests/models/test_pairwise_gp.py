@@ -19,6 +19,7 @@ from sidebayes.models.pairwise_gp import pairwise_gp
 
 import sidebayes
 from tests.support.basics import responsibilities
+from tests.support.draws import at_one
 
 RNG = np.random.default_rng(0)
 LOOPY = [(0, 1), (1, 2), (0, 2), (2, 3), (4, 5)]
@@ -29,11 +30,7 @@ K = np.exp(-0.3 * np.abs(np.arange(6)[:, None] - np.arange(6)))
 APART = Links([(0, 1), (3, 5)], [3.0, -3.0])
 """One must-link, one cannot-link."""
 SOME = Links.from_pairs([(0, 1), (3, 4)], [1, 0], 2.0, 24)
-QUICK = {
-    "num_clusters": 2,
-    "engine": sidebayes.MAP(num_restarts=1, max_steps=2),
-    "progress": False,
-}
+QUICK = {"num_clusters": 2, "engine": sidebayes.MAP(num_restarts=2), "progress": False}
 """With links among 24 points of three features, so that fits of several tests share their programs."""
 
 
@@ -174,17 +171,16 @@ def test_mode_is_at_zero_until_the_variance_suffices():
 
 
 def test_a_mode_at_zero_says_that_labels_are_arbitrary():
-    root, engine = np.linalg.cholesky(K), sidebayes.MAP(num_restarts=2)
-    options = {"num_clusters": 2, "engine": engine, "progress": False}
+    x = np.random.default_rng(1).normal(size=(24, 3))
 
-    def verdict(variance):  # in the features: one program for both
-        x = np.sqrt(variance) * root
-        return sidebayes.fit("pairwise_gp", x, APART, variance=1.0, **options).verdict
+    def verdict(weight):
+        links = Links.from_pairs(SOME.pairs, SOME.weights > 0, weight, 24)
+        return sidebayes.fit("pairwise_gp", x, links, **QUICK).verdict
 
     level, said = verdict(0.01)
     assert level == "caution"
     assert "labels are arbitrary" in said
-    assert "arbitrary" not in verdict(20.0)[1]
+    assert "arbitrary" not in verdict(2.0)[1]
 
 
 def test_points_without_links_follow_those_with():
@@ -288,10 +284,12 @@ def test_features_that_vanish_nearly_everywhere_are_no_far_rows():
     x = np.random.default_rng(1).normal(size=(24, 2))
     sparse = np.concatenate([x, 1e-6 * RNG.normal(size=(24, 1))], axis=1)
     sparse[3, 2] = 1.0
-    sidebayes.fit("pairwise_gp", sparse, SOME, **QUICK)
+    engine = at_one({"coefficients": np.ones((2, 3)), "variance": 1.0})
+    given = {"num_clusters": 2, "engine": engine, "progress": False}
+    sidebayes.fit("pairwise_gp", sparse, SOME, **given)
     sparse[3] = 1e6
     with pytest.warns(sidebayes.SideBayesWarning, match="length of the rows of x .* in row 3;"):
-        sidebayes.fit("pairwise_gp", sparse, SOME, **QUICK)
+        sidebayes.fit("pairwise_gp", sparse, SOME, **given)
 
 
 def test_labels_given_the_functions_heed_the_links():
