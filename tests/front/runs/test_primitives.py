@@ -334,7 +334,11 @@ def test_rows_that_are_declared_an_event_are_still_independent():
         slope = numpyro.sample("slope", dist.Normal(0.0, 5.0))
         numpyro.sample("y", dist.Normal(slope * x, 0.1).to_event(1), obs=y)
 
-    assert told(line, Y, Y, at={"slope": 1.0}).predictive(Y[:3])["predictions"]["y"].shape == (1, 200, 3)
+    assert told(line, Y, Y, at={"slope": 1.0}).predictive(Y[:3])["predictions"]["y"].shape == (
+        1,
+        200,
+        3,
+    )
 
 
 def test_the_plate_of_a_fixed_size_is_named():
