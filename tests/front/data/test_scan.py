@@ -257,11 +257,19 @@ def test_an_absurd_row_outside_the_sample_is_named(tmp_path, monkeypatch, small_
     engine = sidebayes.StochasticEM(batch_size=100, max_epochs=3, tol=0.0)
     given = {"num_clusters": 3, "engine": engine, "progress": False}
     sample = look_over(sidebayes.scan(written(tmp_path, "npy")), 200, 0).rows
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt  # all rows were looked over by now
+
+    monkeypatch.setattr(sidebayes.StochasticEM, "run", stop)
     for row in (int(np.setdiff1d(np.arange(900), sample)[-1]), int(sample[-1])):
         rows = X.copy()
         rows[row, 1] = -1e7
         table = sidebayes.scan(written(tmp_path, "npy", rows))
-        with pytest.warns(sidebayes.SideBayesWarning, match=rf"in row {row}; .* in column 1\."):
+        with (
+            pytest.warns(sidebayes.SideBayesWarning, match=rf"in row {row}; .* in column 1\."),
+            pytest.raises(KeyboardInterrupt),
+        ):
             sidebayes.fit("gmm", table, **given)
 
 
