@@ -19,6 +19,7 @@ from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 import sidebayes as sb
+from tests.support.draws import Told
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2)) + 4.0 * (np.arange(60)[:, None] % 2)
@@ -86,9 +87,15 @@ def test_sentences():
     assert recognition(told[3:6], stated[3:6]) is None
 
 
-def test_classes_that_features_do_not_tell_are_a_caution(wrong):
-    assert sb.fit("moe", X, some(TRUTH), **SIZES).verdict[0] == "good"
-    level, why = sb.fit("moe", X, wrong, **SIZES).verdict
+@pytest.fixture(scope="module")
+def fits(wrong):
+    """Of classes that features tell, and of those that they do not."""
+    return [sb.fit("moe", X, known, **SIZES) for known in (some(TRUTH), wrong)]
+
+
+def test_classes_that_features_do_not_tell_are_a_caution(fits):
+    assert fits[0].verdict[0] == "good"
+    level, why = fits[1].verdict
     assert level == "caution"
     assert "Without a look at a row's own class" in why
 
@@ -117,14 +124,24 @@ def test_components_of_every_kind_are_learned_without_a_row(made):
     assert "Without a look" in fit.verdict[1]
 
 
-def test_votes_of_other_rows_are_judged(wrong):
-    assert sb.fit_nfgl(X, some(TRUTH), **SIZES).verdict[0] == "good"
-    assert "Without a look" in sb.fit_nfgl(X, wrong, **SIZES).verdict[1]
+def test_votes_of_other_rows_are_judged(fits, wrong):
+    right, mistaken = fits
+    assert sb.fit_nfgl(X, some(TRUTH), base=right, **SIZES).verdict[0] == "good"
+    assert "Without a look" in sb.fit_nfgl(X, wrong, base=mistaken, **SIZES).verdict[1]
 
 
 def test_draws_leave_rows_out_by_their_weights(wrong):
-    engine = sb.BlockedGibbs(num_warmup=50, num_samples=50, num_chains=2)
-    assert "Without a look" in sb.fit("moe", X, wrong, engine=engine, **SIZES).verdict[1]
+    """Of components that are known but for some noise, and of class tables that say little."""
+    rng = np.random.default_rng(2)
+    size = (2, 50)
+    one = rng.beta(20.0, 20.0, (*size, 2))
+    draws = {
+        "weights": rng.dirichlet([30.0, 30.0], size),
+        "mean": [[0.0, 0.0], [4.0, 4.0]] + 0.2 * rng.normal(size=(*size, 2, 2)),
+        "covariance": np.eye(2) * rng.uniform(0.7, 1.3, (*size, 2, 1, 1)),
+        "class_table": np.stack([one, 1 - one], axis=-1),
+    }
+    assert "Without a look" in sb.fit("moe", X, wrong, engine=Told(draws), **SIZES).verdict[1]
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +161,8 @@ def test_a_moved_classifier_that_contradicts_known_classes_is_bad(source):
 
 
 def test_a_target_in_other_units_is_a_caution(source):
-    fit = sb.fit("domain_adaptation", 1e4 * X, some(TRUTH), source=source, progress=False)
+    given = {"source": source, "strength": 1.0, "progress": False}
+    fit = sb.fit("domain_adaptation", 1e4 * X, some(TRUTH), **given)
     assert "give x in the units of the source" in fit.verdict[1]
 
 

@@ -11,10 +11,16 @@ from sidebayes.diagnostics.links.broken import (
 )
 
 import sidebayes
-from sidebayes import EM, MAP, Links
+from sidebayes import Links
+from tests.support.draws import at_one
 
 DATA = sidebayes.load_dataset("iris").standardized()
-ENGINE = EM(num_restarts=3)
+SPECIES = [DATA.x[DATA.labels == label] for label in np.unique(DATA.labels)]
+KNOWN = {
+    "weights": np.full(3, 1 / 3),
+    "mean": np.stack([rows.mean(axis=0) for rows in SPECIES]),
+    "covariance": np.stack([np.cov(rows.T) for rows in SPECIES]),
+}
 BEYOND = "where weights allow for"
 
 
@@ -83,7 +89,7 @@ def wrong():
     return sidebayes.simulate_links(DATA.labels, 60, flip_rate=0.2, weight=6.0, seed=3)
 
 
-def of(links, method="ppc", engine=ENGINE, **options):
+def of(links, method="ppc", engine=at_one(KNOWN), **options):  # noqa: B008
     options = {"num_clusters": 3, "engine": engine, "progress": False, **options}
     return sidebayes.fit(method, DATA.x, links, **options)
 
@@ -94,7 +100,8 @@ def test_a_fit_says_where_weights_are_too_large(wrong):
     assert f"cannot-links, {BEYOND} 0.15 in all" in said
     true = sidebayes.simulate_links(DATA.labels, 60, weight=6.0, seed=3)
     assert BEYOND not in of(true).verdict[1]
-    assert BEYOND not in of(wrong, reading="relation", flip_rate="learned").verdict[1]
+    learned = {"reading": "relation", "flip_rate": "learned"}
+    assert BEYOND not in of(wrong, engine=at_one(KNOWN | {"flip_rate": 0.2}), **learned).verdict[1]
 
 
 def test_a_fit_says_where_hard_links_are_against_the_points():
@@ -108,5 +115,6 @@ def test_a_fit_says_where_hard_links_are_against_the_points():
 
 def test_prices_contradict_one_another_where_they_exceed_the_points():
     links = Links.from_pairs([(0, 1), (1, 2), (2, 0)], [True, True, False], 1e6, len(DATA.x))
-    fit = of(links, "constraint_fit", MAP(num_restarts=1, max_steps=20))
+    shared = at_one(KNOWN | {"covariance": KNOWN["covariance"].mean(axis=0)})
+    fit = of(links, "constraint_fit", shared)
     assert "contradicts must-links 2–1–0" in fit.verdict[1]

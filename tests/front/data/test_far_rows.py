@@ -16,20 +16,22 @@ OTHERS = [0, 1, 3, 4]
 FILLED = np.where(np.arange(5)[:, None] == 2, [1e15, 0.0], NEW)
 
 
+PARAMS = {
+    "weights": [0.5, 0.5],
+    "mean": np.array([[-0.4, -0.1], [4.0, 4.2]]),
+    "covariance": np.array([[[0.7, 0.3], [0.3, 0.4]], [[0.3, 0.1], [0.1, 0.4]]]),
+}
+KNOWN = {"num_clusters": 2, "engine": at_one(PARAMS), "progress": False}
+
+
 @pytest.fixture(scope="module")
 def fits():
     links = Links.must_link([(0, 1), (8, 9)], 2.0, num_points=16)
     known = np.where(np.arange(16) % 4, -1, np.arange(16) // 8)
-    params = {
-        "weights": [0.5, 0.5],
-        "mean": [[-0.4, -0.1], [4.0, 4.2]],
-        "covariance": [[[0.7, 0.3], [0.3, 0.4]], [[0.3, 0.1], [0.1, 0.4]]],
-    }
-    classes = params | {"class_table": [[0.9, 0.1], [0.2, 0.8]]}
-    given = {"num_clusters": 2, "progress": False}
+    classes = at_one(PARAMS | {"class_table": [[0.9, 0.1], [0.2, 0.8]]})
     return {
-        "ppc": sb.fit("ppc", X, links, engine=at_one(params), **given),
-        "moe": sb.fit("moe", X, known, num_classes=2, engine=at_one(classes), **given),
+        "ppc": sb.fit("ppc", X, links, **KNOWN),
+        "moe": sb.fit("moe", X, known, num_classes=2, **KNOWN | {"engine": classes}),
     }
 
 
@@ -84,7 +86,8 @@ def test_other_rows_keep_their_density_and_classes(fits):
 
 
 def test_a_row_that_no_cluster_explains_is_named(fits):
-    small = sb.fit("gmm", X * 1e-8, num_clusters=2, **QUICK)
+    narrow = {"mean": 1e-8 * PARAMS["mean"], "covariance": 1e-16 * PARAMS["covariance"]}
+    small = sb.fit("gmm", X * 1e-8, **KNOWN | {"engine": at_one(PARAMS | narrow)})
     far = np.where(np.arange(5)[:, None] == 2, [1e149, 0.0], NEW * 1e-8)
     with pytest.warns(SideBayesWarning), pytest.raises(ValueError, match="for 1 of 5 rows: 2"):
         small.predict_proba(far)
@@ -122,11 +125,11 @@ def test_a_fill_value_in_the_data_is_pointed_out():
     x = X.copy()
     x[5, 1] = -999e12
     with pytest.warns(SideBayesWarning, match="x has values .* in row 5; the first is -9.99e\\+14"):
-        sb.fit("gmm", x, num_clusters=2, **QUICK)
+        sb.fit("gmm", x, **KNOWN)
 
 
 def test_a_misplaced_decimal_point_is_named():
     x = np.random.default_rng(0).normal(size=(16, 2))
     x[7, 1] = 5000.0
     with pytest.warns(SideBayesWarning, match="in row 7; the first is 5e\\+03 in column 1"):
-        sb.fit("gmm", x, num_clusters=2, **QUICK)
+        sb.fit("gmm", x, **KNOWN)

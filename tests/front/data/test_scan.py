@@ -22,6 +22,7 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes
 from sidebayes import streams
+from tests.support.draws import at_one
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -256,11 +257,19 @@ def test_an_absurd_row_outside_the_sample_is_named(tmp_path, monkeypatch, small_
     engine = sidebayes.StochasticEM(batch_size=100, max_epochs=3, tol=0.0)
     given = {"num_clusters": 3, "engine": engine, "progress": False}
     sample = look_over(sidebayes.scan(written(tmp_path, "npy")), 200, 0).rows
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt  # all rows were looked over by now
+
+    monkeypatch.setattr(sidebayes.StochasticEM, "run", stop)
     for row in (int(np.setdiff1d(np.arange(900), sample)[-1]), int(sample[-1])):
         rows = X.copy()
         rows[row, 1] = -1e7
         table = sidebayes.scan(written(tmp_path, "npy", rows))
-        with pytest.warns(sidebayes.SideBayesWarning, match=rf"in row {row}; .* in column 1\."):
+        with (
+            pytest.warns(sidebayes.SideBayesWarning, match=rf"in row {row}; .* in column 1\."),
+            pytest.raises(KeyboardInterrupt),
+        ):
             sidebayes.fit("gmm", table, **given)
 
 
@@ -276,7 +285,8 @@ def test_what_needs_all_rows_is_refused(tmp_path):
         sidebayes.fit("gmm", table, truth=np.zeros(900, int), **common)
     with pytest.raises(ValueError, match="tables on disk; pass one"):
         sidebayes.fit("gmm", table, links=table, **common)
-    found = sidebayes.fit("gmm", X, num_clusters=2, engine=sidebayes.EM(num_restarts=1))
+    known = {"weights": [0.5, 0.5], "mean": CENTRES[:2], "covariance": [np.eye(2)] * 2}
+    found = sidebayes.fit("gmm", X, num_clusters=2, engine=at_one(known))
     with pytest.raises(ValueError, match="to is for tables"):
         found.predict(X, to=tmp_path / "labels.parquet")
     with pytest.raises(ValueError, match="ends in .parquet"):

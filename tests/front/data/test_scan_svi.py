@@ -256,16 +256,17 @@ def test_values_given_replace_the_search_for_a_mode(table, whole, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "start", "said"),
     [
-        (centred_first, "no sum over rows"),
-        (prior_from_rows, "depends on the rows"),
-        (without_labels, "one LinkedMixture"),
+        (centred_first, np.zeros(2), "no sum over rows"),
+        (prior_from_rows, np.zeros(2), "depends on the rows"),
+        (without_labels, 0.0, "one LinkedMixture"),
     ],
 )
-def test_models_that_need_all_rows_are_refused(model, said, table):
+def test_models_that_need_all_rows_are_refused(model, start, said, table):
+    """Values are given, so that no mode is searched for."""
     with pytest.raises(ValueError, match=said):
-        sidebayes.fit(model, table, engine="svi", progress=False)
+        sidebayes.fit(model, table, engine="svi", init={"mean": start}, progress=False)
 
 
 def test_links_are_refused(table):

@@ -152,6 +152,8 @@ def test_tree(learned):
     assert posterior["mean"].dims == ("chain", "draw", "clusters", "features")
     assert posterior["weights"].dims == ("chain", "draw", "clusters")
     assert posterior["covariance"].sizes["chain"] == posterior["covariance"].sizes["draw"] == 1
+    permuted = {name for name, site in posterior.items() if site.dims[2:3] == ("clusters",)}
+    assert permuted == {"weights", "mean", "covariance"}
     np.testing.assert_allclose(learned.responsibilities().sum(axis=1), 1.0)
     assert learned.tree["log_likelihood"]["x"].dims == ("chain", "draw", "unit")
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import sidebayes
 from sidebayes import EM, HMC, MAP
+from tests.support.draws import at_one
 
 X = sidebayes.load_dataset("iris").x[::5]
 SADDLE = {
@@ -22,6 +25,27 @@ SADDLE = {
 def fit(engine, **options):
     sizes = {"num_clusters": 3, "covariance": "diagonal"}
     return sidebayes.fit("gmm", X, **sizes, engine=engine, progress=False, **options)
+
+
+def normal(x):
+    mean = numpyro.sample("mean", dist.Normal(5.0, 5.0))
+    with numpyro.plate("points", len(x)):
+        numpyro.sample("x", dist.Normal(mean, 1.0), obs=x)
+
+
+def known(rows, number, **options):
+    """A fit of full covariances, or of others as options say, whose parameters are given."""
+    width = rows.shape[1]
+    params = {"weights": np.full(number, 1 / number), "mean": rows[:number]}
+    match options.get("covariance", "full"):
+        case "diagonal":
+            params["variance"] = np.ones((number, width))
+        case "tied":
+            params["covariance"] = np.eye(width)
+        case _:
+            params["covariance"] = np.stack([np.eye(width)] * number)
+    given = {"num_clusters": number, "engine": at_one(params), "progress": False}
+    return sidebayes.fit("gmm", rows, **given, **options)
 
 
 class OnDemand(dict):
@@ -45,9 +69,14 @@ def fits():
         "map, any end will do": (replace(gradient, tol=1e9), None),
         "em from a saddle": (em, SADDLE),
         "map from a saddle": (gradient, SADDLE),
-        "one draw": (draw, None),
     }
-    return OnDemand(lambda name: fit(given[name][0], init=given[name][1]))
+
+    def make(name):
+        if name == "one draw":
+            return sidebayes.fit(normal, X[:, 0], engine=draw, progress=False)
+        return fit(given[name][0], init=given[name][1])
+
+    return OnDemand(make)
 
 
 @pytest.mark.parametrize(
@@ -96,19 +125,17 @@ def test_few_points_for_full_covariances_are_said():
     """Three Gaussians, 40 rows each for 27 numbers: a mode of high likelihood groups them worse."""
     x = np.random.default_rng(0).normal(size=(120, 6))
 
-    def remark(rows, **options):
-        engine = EM(num_restarts=2, max_steps=20)
-        found = sidebayes.fit("gmm", rows, engine=engine, progress=False, **options)
+    def remark(number, **options):
+        found = known(x, number, **options)
         assert found.verdict[0] != "good" or "are few" not in found.verdict[1]
         return (
             "120 points are few for 3 means and full covariances of 27 numbers" in found.verdict[1]
         )
 
-    assert remark(x, num_clusters=3)
-    assert not remark(x, num_clusters=3, covariance="diagonal")
-    assert not remark(x, num_clusters=2)
-    prior = sidebayes.GaussianPrior.by_evidence(x, 3)
-    assert not remark(x, num_clusters=3, prior=prior)
+    assert remark(3)
+    assert not remark(3, covariance="diagonal")
+    assert not remark(2)
+    assert not remark(3, prior=sidebayes.GaussianPrior.by_evidence(x, 3))
 
 
 def test_columns_that_depend_on_others_are_said():
@@ -116,9 +143,8 @@ def test_columns_that_depend_on_others_are_said():
     copied = np.c_[X, 2 * X[:, 0]]
 
     def remark(rows, **options):
-        engine = EM(num_restarts=2, max_steps=5)
-        found = sidebayes.fit("gmm", rows, num_clusters=3, engine=engine, progress=False, **options)
-        return "Column 4 of x is a linear function of column 0" in found.verdict[1]
+        why = known(rows, 3, **options).verdict[1]
+        return "Column 4 of x is a linear function of column 0" in why
 
     assert remark(copied)
     assert not remark(copied, covariance="tied")

@@ -24,6 +24,7 @@ from sidebayes.models.mixed_effects_mixture import mixed_effects_mixture
 from sklearn.metrics import adjusted_rand_score
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 PAGE = (Path(__file__).parents[3] / "docs" / "primitives.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([^`]+)` \|", PAGE, re.M)
@@ -245,19 +246,24 @@ def test_what_is_refused_is_refused_by_name(row):
         sb.fit(model, Y, engine=QUICK, progress=False)
 
 
-def fitted(model, *data, **options):
-    return sb.fit(model, *data, engine=QUICK, progress=False, **options)
+def fitted(model, *data, engine=QUICK):
+    return sb.fit(model, *data, engine=engine, progress=False)
+
+
+def told(model, *data, at=AT, **more):
+    """A fit whose parameters are given."""
+    return fitted(model, *data, engine=at_one(at | more))
 
 
 def test_factors_alone_have_no_units_and_draw_no_data():
-    found = fitted(inside(by_factor), Y)
+    found = told(inside(by_factor), Y)
     for ask in (found.loo, found.kfold, found.predictive, lambda: found.log_prob(Y)):
         with pytest.raises(ValueError, match="only factors"):
             ask()
 
 
 def test_powers_of_densities_are_no_densities():
-    found = fitted(handlers.scale(normal, scale=2.0), Y)
+    found = told(handlers.scale(normal, scale=2.0), Y)
     for ask in (found.loo, found.kfold, lambda: found.log_prob(Y)):
         with pytest.raises(ValueError, match="raises those of .'own_y'|raises those of .'y'"):
             ask()
@@ -278,13 +284,13 @@ def test_weights_count_rows_as_often():
 
 
 def test_parameters_that_are_held_are_no_data():
-    found = fitted(handlers.condition(normal, data={"spread": 0.7}), Y)
+    found = told(handlers.condition(normal, data={"spread": 0.7}), Y, at={"mean": 1.5})
     assert found.unit_terms.shape == (1, 1, 20)
     assert list(found.predictive()["posterior_predictive"].data_vars) == ["y"]
 
 
 def test_steps_of_a_scan_are_not_predicted():
-    found = fitted(inside(stepped), Y)
+    found = told(inside(stepped), Y)
     with pytest.raises(ValueError, match="joint density of all its rows"):
         found.log_prob(Y[:3])
     with pytest.raises(ValueError, match="step by step inside numpyro's scan"):
@@ -292,7 +298,7 @@ def test_steps_of_a_scan_are_not_predicted():
 
 
 def test_masked_rows_stay_units_of_density_one():
-    found = fitted(inside(with_gaps), Y)
+    found = told(inside(with_gaps), Y)
     assert (found.unit_terms[0, 0, :4] == 0).all()
     assert (found.unit_terms[0, 0, 4:] != 0).all()
 
@@ -304,9 +310,9 @@ def test_new_data_have_deterministic_sites_of_their_own():
         with numpyro.plate("rows", len(x)):
             numpyro.sample("y", dist.Normal(middle, 0.1), obs=y)
 
-    found = fitted(by_middle, np.ones(20), Y)
+    found = told(by_middle, np.ones(20), Y, at={"slope": 2.0, "middle": 2.0})
     new = found.predictive(np.full(3, 10.0))["predictions"]["y"]
-    np.testing.assert_allclose(new.mean(), 10 * Y.mean(), rtol=0.02)
+    np.testing.assert_allclose(new.mean(), 10 * 2.0, rtol=0.02)
 
 
 def test_new_rows_of_a_joint_density_are_refused():
@@ -315,7 +321,7 @@ def test_new_rows_of_a_joint_density_are_refused():
         near = jnp.exp(-0.5 * ((x[:, None] - x) / scale) ** 2) + 0.1 * jnp.eye(len(x))
         numpyro.sample("y", dist.MultivariateNormal(0.0, near), obs=y)
 
-    found = fitted(process, np.linspace(0, 3, 20), Y)
+    found = told(process, np.linspace(0, 3, 20), Y, at={"scale": 1.0})
     assert found.predictive()["posterior_predictive"]["y"].shape == (1, 200, 20)
     with pytest.raises(ValueError, match="condition on the fitted rows yourself"):
         found.predictive(np.linspace(0, 3, 5))
@@ -328,7 +334,11 @@ def test_rows_that_are_declared_an_event_are_still_independent():
         slope = numpyro.sample("slope", dist.Normal(0.0, 5.0))
         numpyro.sample("y", dist.Normal(slope * x, 0.1).to_event(1), obs=y)
 
-    assert fitted(line, Y, Y).predictive(Y[:3])["predictions"]["y"].shape == (1, 200, 3)
+    assert told(line, Y, Y, at={"slope": 1.0}).predictive(Y[:3])["predictions"]["y"].shape == (
+        1,
+        200,
+        3,
+    )
 
 
 def test_the_plate_of_a_fixed_size_is_named():
@@ -337,7 +347,7 @@ def test_the_plate_of_a_fixed_size_is_named():
         with numpyro.plate("schools", 20):
             numpyro.sample("y", dist.Normal(mean, 0.5), obs=y)
 
-    found = fitted(schools, Y)
+    found = told(schools, Y, at={"mean": 1.5})
     assert found.predictive()["posterior_predictive"]["y"].shape == (1, 200, 20)
     assert found.log_prob(Y + 1).shape == (20,)
     for ask in (lambda: found.log_prob(Y[:3]), lambda: found.log_prob(Y[:1]), found.kfold):
@@ -352,7 +362,7 @@ def test_effects_in_a_plate_of_a_fixed_size_belong_to_its_rows():
             effect = numpyro.sample("effect", dist.Normal(mean, spread))
             numpyro.sample("y", dist.Normal(effect, error), obs=y)
 
-    found = fitted(schools, Y, np.ones(20))
+    found = told(schools, Y, np.ones(20), effect=np.zeros(20))
     assert found.predictive()["posterior_predictive"]["y"].shape == (1, 200, 20)
     with pytest.raises(ValueError, match=r"\['effect'\] belong to single units.*plate 'schools'"):
         found.log_prob(Y[:3], np.ones(3))
@@ -366,7 +376,7 @@ def test_without_a_plate_data_are_drawn_in_the_shape_observed():
         numpyro.sample("y", dist.Normal(mean, spread), obs=y)
         numpyro.sample("x", dist.Normal(mean, spread), obs=x)
 
-    found = fitted(plain, Y, Y)
+    found = told(plain, Y, Y)
     drawn = found.predictive()["posterior_predictive"]["y"]
     assert drawn.shape == (1, 200, 20)
     assert (drawn.std("rows") > 0).all()
@@ -382,7 +392,7 @@ def test_data_that_no_site_observes_are_named():
     with pytest.warns(
         sb.SideBayesWarning, match="does not depend on z, and site 'z'.* write obs=z"
     ):
-        fitted(forgotten, Y, Y)
+        told(forgotten, Y, Y, z=Y)
 
 
 def test_a_model_that_observes_nothing_is_refused():

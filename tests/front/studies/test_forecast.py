@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal, norm
 import sidebayes as sb
 from sidebayes import MixPrior, Population, forecast
 from sidebayes.data.simulators import decline_populations
+from tests.support.draws import at_one
 from tests.support.series import IMPAIRED, NORMAL, series
 
 
@@ -67,7 +68,9 @@ def test_columns_are_those_of_the_fit_by_name():
     table = series(8, seed=3)
     y, x, z, names = rows_of(table)
     fixed, random = (pd.DataFrame(v, columns=[f"c{n}" for n in range(v.shape[1])]) for v in (x, z))
-    fit = sb.fit("mixed_effects", y, fixed, random, names, engine="map", progress=False)
+    factor = np.diag([0.8, 0.4])
+    known = {"factor": factor[np.tril_indices(2)], "covariance": factor @ factor.T, "noise": 0.6}
+    fit = sb.fit("mixed_effects", y, fixed, random, names, engine=at_one(known), progress=False)
     turned = [one[one.columns[::-1]] for one in (fixed, random)]
     plain = forecast(fit, y, x, z, names)
     for prior in (fit, Population.of(fit)):
