@@ -121,7 +121,7 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
         known[known] = numbers != -1
         found = found[numbers != -1]
     if not len(found):
-        raise ValueError(f"{name} names no class of any point; leave it out")
+        raise ValueError(f"{name} names no class of any point; name some, or leave it out")
     text = np.array([isinstance(value, str) for value in found], bool)
     if found.dtype == object and (text.any() != text.all() or not all(map(np.isscalar, found))):
         raise TypeError(f"{name} mixes names with other things; give names or whole numbers")

@@ -107,3 +107,14 @@ def test_architecture_names_files_and_folders_that_exist():
         for path in (ROOT / top).rglob("__init__.py")
     ]
     assert {path.name for path in packages} <= drawn
+
+
+def test_dear_tests_exist_and_tests_that_run_stand_for_them():
+    lines = [line.split("|") for line in (ROOT / "tests" / "dear.txt").read_text().splitlines()]
+    dear = [name for name, _ in lines]
+    assert len(dear) == len(set(dear))
+    for name, stand_in in lines:
+        file, _, test = name.partition("::")
+        called = test.partition("[")[0].rpartition("::")[2]
+        assert f"def {called}(" in (ROOT / "tests" / file).read_text(), name
+        assert stand_in and stand_in not in dear, name

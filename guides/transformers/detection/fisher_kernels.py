@@ -58,7 +58,8 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     ``"marginalised"``
         :math:`\sum_m r_m r_m' \psi_m^\top \psi_m'` (eq. 10.21), without the score of the share.
 
-    The kernels do not depend on units or origin of the columns. A subject without information has features
+    The kernels do not depend on units or origin of the columns, but for the error of Monte Carlo in
+    design A, whose draws are others where the origin is. A subject without information has features
     zero in design C. Scaled so that the training subjects have mean squared length 1, they suit
     ``SVC(kernel="linear", C=10)``.
 
