@@ -63,8 +63,9 @@ def with_names(
     wanted = [name for name in dict.fromkeys([*units, *classes]) if name in table]
     if not wanted or not path.name.endswith((".csv", ".csv.gz")):
         return table
-    text = pd.read_csv(path, index_col=False, dtype=str, keep_default_na=False)
-    text.columns = table.columns
+    places = sorted(map(list(table).index, wanted))
+    text = pd.read_csv(path, index_col=False, usecols=places, dtype=str, keep_default_na=False)
+    text.columns = table.columns[places]
     own = {name: _as_written(text[name], table[name], path.name) for name in wanted}
     for name in classes:
         if name in own and _has_decimals(own[name], table[name]):
