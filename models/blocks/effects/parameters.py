@@ -38,7 +38,7 @@ from .identified import (
     independent_columns,
     is_singular,
 )
-from .priors import EffectsPrior
+from .priors import EffectsPrior, inverse
 
 __all__ = ["MixedParameters", "mixed_parameters", "read_options"]
 
@@ -101,7 +101,7 @@ class MixedParameters(Block, Expanded):
             self._check_prior(prior)
 
     @property
-    def random_map(self) -> NDArray[np.float64]:
+    def random_map(self) -> Any:
         """Map of the random effects to those that the prior is of, shape (num_effects, num_effects)."""
         if self.prior is None:
             return np.eye(self.structure.size)
@@ -188,7 +188,7 @@ class MixedParameters(Block, Expanded):
                 lkj = dist.LKJCholesky(size, self.prior.concentration)
                 own = self.declare(name, name, lkj, ["effects", "effects_1"] if alone else ())
                 root = root.at[..., block, block].set(own)
-        return jnp.asarray(np.linalg.inv(self.random_map)) @ (deviation[..., None] * root)
+        return jnp.asarray(inverse(self.random_map)) @ (deviation[..., None] * root)
 
     def canonical(
         self, values: Mapping[str, NDArray]
@@ -364,7 +364,7 @@ class MixedParameters(Block, Expanded):
         squares = outputs.T @ (y - fixed @ start) ** 2 / xp.maximum(outputs.sum(axis=0), 1.0)
         noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where there are no numbers
         weight = xp.sqrt(outputs @ noise**-2.0)[:, None]
-        random = weight * (random @ np.linalg.inv(self.random_map))
+        random = weight * (random @ inverse(self.random_map))
         factor = lower_basis(xp, random, self.structure.blocks)
         return DataScales(start, weight * fixed, factor, noise)
 
