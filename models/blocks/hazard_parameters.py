@@ -12,6 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions.transforms import (
     AffineTransform,
     ComposeTransform,
@@ -57,7 +58,7 @@ class HazardParameters(Block):
     roles: ClassVar[tuple[str, ...]] = ("level", "log_hazard_ratios", "association")
 
     def __init__(
-        self, prior: HazardPrior, covariates: ArrayLike | None, random_map: ArrayLike
+        self, prior: HazardPrior, covariates: ArrayLike | None, random_map: Array | NDArray
     ) -> None:
         if not isinstance(prior, HazardPrior):
             raise TypeError(

@@ -51,6 +51,16 @@ def timed(seed):
     return "joint_survival", design.survival("Surv(years, died) ~ born", persons, num_intervals=3)
 
 
+def directed(seed):
+    x = np.random.default_rng(seed).normal(size=(12, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return "sphere_mixture", {
+        "x": x,
+        "num_clusters": 2,
+        "prior": sb.DirectionalPrior.empirical(x, 2),
+    }
+
+
 def problem_of(case, seed, **others):
     method, data = case(seed)
     run = read_run(method, (), {**data, **others}, None)
@@ -58,14 +68,14 @@ def problem_of(case, seed, **others):
         return run.problem
 
 
-@pytest.mark.parametrize("case", [regressed, classed, timed])
+@pytest.mark.parametrize("case", [regressed, classed, timed, directed])
 def test_problems_of_other_data_have_one_structure(case):
     one, other = (problem_of(case, seed) for seed in (0, 1))
     assert structure(one) == structure(other)
     (leaves, tree), (others, same) = (jax.tree.flatten(problem.args) for problem in (one, other))
     assert tree == same
     assert list(map(jax.typeof, leaves)) == list(map(jax.typeof, others))
-    assert any(isinstance(argument, sb.EffectsPrior) for argument in one.args)
+    assert any(isinstance(argument, sb.EffectsPrior | sb.DirectionalPrior) for argument in one.args)
 
 
 @pytest.mark.parametrize("case", [regressed, classed, timed])
