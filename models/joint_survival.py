@@ -16,6 +16,7 @@ from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
 from .blocks.event_times import HazardPrior, PiecewiseHazard, check_times
 from .blocks.hazard_parameters import HazardParameters
+from .blocks.roles import Held
 from .blocks.side_information.groups import Groups, as_groups
 
 __all__ = ["joint_survival"]
@@ -33,8 +34,8 @@ def joint_survival(
     covariates: Annotated[ArrayLike | None, "subjects covariates"] = None,
     outputs: Annotated[ArrayLike | None, "rows outputs"] = None,
     *,
-    prior: EffectsPrior,
-    hazard: HazardPrior,
+    prior: Annotated[EffectsPrior, Held()],
+    hazard: Annotated[HazardPrior, Held()],
     form: str = "marginal",
     covariance: str | tuple[int, ...] = "full",
 ) -> None:

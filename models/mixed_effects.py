@@ -14,6 +14,7 @@ from .blocks.effects.densities.marginal import MixedEffects, by_row
 from .blocks.effects.densities.restricted import RestrictedEffects
 from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
+from .blocks.roles import Held
 from .blocks.side_information.groups import Groups, as_groups
 
 __all__ = ["mixed_effects"]
@@ -30,7 +31,7 @@ def mixed_effects(
     *,
     form: str = "restricted",
     covariance: str | tuple[int, ...] = "full",
-    prior: str | EffectsPrior = "flat",
+    prior: Annotated[str | EffectsPrior, Held()] = "flat",
 ) -> None:
     r"""Linear mixed effects (Laird and Ware 1982; Lu 2008, chapter 7).
 

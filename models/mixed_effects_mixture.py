@@ -18,7 +18,7 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Checked
+from .blocks.roles import Checked, Held
 from .blocks.side_information.groups import Groups, as_groups
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
@@ -40,7 +40,7 @@ def mixed_effects_mixture(
     covariance: str | tuple[int, ...] = "full",
     shared: str | Sequence[str] = (),
     shared_terms: Sequence[int] = (),
-    prior: str | EffectsPrior = "flat",
+    prior: Annotated[str | EffectsPrior, Held()] = "flat",
     concentration: float = 1.0,
     weights: ArrayLike | str | None = None,
     reading: str = "field",

@@ -18,7 +18,7 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Checked
+from .blocks.roles import Checked, Held
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import PartialLabels, log_admissible
@@ -35,7 +35,7 @@ def sphere_mixture(
     family: str = "wrapped_normal",
     covariance: str | None = None,
     rank: int = 1,
-    prior: str | DirectionalPrior = "empirical",
+    prior: Annotated[str | DirectionalPrior, Held()] = "empirical",
     concentration: float = 1.0,
     weights: ArrayLike | str | None = None,
     reading: str = "field",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Self
 
 import jax
@@ -29,11 +29,13 @@ from sidebayes.common.fields import (
     real_array,
 )
 
+from .numbers import pytree_of_numbers
 from .side_information.partial_labels import frozen
 
 __all__ = ["HazardPrior", "PiecewiseHazard", "check_times", "read_times"]
 
 
+@pytree_of_numbers
 @dataclass(frozen=True)
 class HazardPrior:
     r"""Intervals of a piecewise-constant baseline hazard, and the prior of proportional hazards.
@@ -43,7 +45,8 @@ class HazardPrior:
               \tau \sim \text{half-normal}(\nu), \quad
               \gamma_k \sim N(0, c_k^2), \quad \alpha_k \sim N(0, a_k^2)
 
-    All but `cuts` may be values of other sites, for a prior with parameters of its own.
+    A pytree, so that fits under other numbers share their programs. All but `cuts` may be values of other
+    sites, for a prior with parameters of its own.
 
     Parameters
     ----------
@@ -64,6 +67,11 @@ class HazardPrior:
     origin : array_like, shape () or (num_covariates,)
         Covariates of which the baseline hazard is, zero by default. It should lie among the data: a hazard
         at a birth year of 0 is not near any rate of events. ``design.survival`` takes their means.
+
+    Attributes
+    ----------
+    is_known : bool
+        Whether no number is a value of another site.
     """
 
     cuts: ArrayLike
@@ -73,6 +81,7 @@ class HazardPrior:
     covariates: ArrayLike = 2.5
     association: ArrayLike = 2.5
     origin: ArrayLike = 0.0
+    is_known: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -88,6 +97,8 @@ class HazardPrior:
         cuts = np.asarray(self.cuts)
         if cuts.ndim != 1 or (np.diff(cuts) <= 0).any():
             raise ValueError(f"HazardPrior(cuts={cuts}): expected a list of increasing times")
+        given = (getattr(self, one.name) for one in fields(self) if one.init)
+        object.__setattr__(self, "is_known", not any(map(is_traced, given)))
 
     @classmethod
     def weak(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -25,6 +26,7 @@ from sidebayes.common.warnings import warn_user
 from .block import Block
 from .effects.identified import independent_columns
 from .event_times import HazardPrior
+from .numbers import library_of
 
 __all__ = ["HazardParameters"]
 
@@ -42,7 +44,7 @@ class HazardParameters(Block):
     ----------
     prior : HazardPrior
     covariates : array_like, shape (num_subjects, num_covariates), or None
-    random_map : ndarray, shape (num_effects, num_effects)
+    random_map : array_like, shape (num_effects, num_effects)
         Map of the random effects to those that the prior of their log hazard ratios is of.
 
     Raises
@@ -56,7 +58,7 @@ class HazardParameters(Block):
     roles: ClassVar[tuple[str, ...]] = ("level", "log_hazard_ratios", "association")
 
     def __init__(
-        self, prior: HazardPrior, covariates: ArrayLike | None, random_map: NDArray[np.float64]
+        self, prior: HazardPrior, covariates: ArrayLike | None, random_map: Array | NDArray
     ) -> None:
         if not isinstance(prior, HazardPrior):
             raise TypeError(
@@ -76,8 +78,7 @@ class HazardParameters(Block):
                 )
         self.prior, self.covariates = prior, covariates
         # ratios of the mapped effects have these deviations, and those of the effects themselves this factor
-        self.is_known = not any(map(is_traced, vars(prior).values()))
-        xp: Any = np if self.is_known else jnp
+        xp = library_of(prior.association, random_map)
         self.association_tril = random_map.T * xp.broadcast_to(prior.association, len(random_map))
 
     @property
@@ -117,7 +118,7 @@ class HazardParameters(Block):
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Coordinates in units of the prior, which are those of the columns; plain ones if it is sampled."""
         prior = self.prior
-        if not self.is_known:
+        if not prior.is_known:
             return bijector
         if role == "association":
             lower = jnp.asarray(self.association_tril)
@@ -163,15 +164,15 @@ class HazardParameters(Block):
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
         """The centre of the prior, and points near it; any points where the prior is sampled."""
-        if not self.is_known:
+        if not self.prior.is_known:
             return {}
-        prior, rng = self.prior, np.random.default_rng(seed)
+        prior, rng = jax.tree.map(np.asarray, self.prior), np.random.default_rng(seed)
         near = {role: _NEAR * rng.uniform(-1, 1, (num_starts, *shapes[role])) for role in shapes}
         for noise in near.values():
             noise[0] = 0.0
         scaled = {
             "level": lambda noise: prior.level + prior.level_scale * noise,
-            "log_hazard_ratios": lambda noise: noise * np.asarray(prior.covariates),
+            "log_hazard_ratios": lambda noise: noise * prior.covariates,
             "association": lambda noise: noise @ self.association_tril.T,
         }
         return {role: scaled[role](noise) for role, noise in near.items()}

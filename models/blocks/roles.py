@@ -83,7 +83,9 @@ class Held:
     """In the annotation of an option: its arrays are arguments of programs, not constants in them.
 
     Fits that differ in the numbers of such an option alone share their programs. Values are sequences of
-    numbers, or pytrees of arrays; others are constants.
+    numbers, or pytrees of arrays; others are constants. Inside a program the arrays are traced: a model
+    cannot branch on them, nor give them to what has to know numbers, such as the maps of another
+    `EffectsPrior`.
     """
 
 

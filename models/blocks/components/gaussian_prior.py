@@ -16,6 +16,7 @@ from sklearn.metrics import pairwise_distances_argmin
 
 from sidebayes.common.fields import check_integer, point_table, real_array
 
+from ..numbers import pytree_of_numbers
 from .kmeans_starts import kmeans_centres
 
 __all__ = ["GaussianPrior", "agreed_features", "resolve_prior"]
@@ -43,7 +44,7 @@ def _library(array: Any) -> Any:
     return jnp if isinstance(array, jax.Array) else np
 
 
-@jax.tree_util.register_pytree_node_class
+@pytree_of_numbers
 @dataclass(frozen=True)
 class GaussianPrior:
     r"""Conjugate prior of Gaussian components (normal, inverse Wishart or inverse gamma).
@@ -87,19 +88,6 @@ class GaussianPrior:
         _check_number("df", self.df, shape[0] - 1, least)
         if not any(isinstance(value, jax.core.Tracer) for value in (self.mean, self.scale)):
             _check_numbers(np.asarray(self.mean, float), np.asarray(self.scale, float))
-
-    def tree_flatten(self) -> tuple[tuple, None]:
-        """Its numbers, as arrays."""
-        given = self.mean, self.shrinkage, self.df, self.scale
-        return tuple(np.asarray(v, float) if isinstance(v, int | float) else v for v in given), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, leaves: tuple) -> GaussianPrior:
-        """The prior of these numbers, which are not checked again."""
-        found = object.__new__(cls)  # JAX puts other things than numbers in their place
-        for name, value in zip(("mean", "shrinkage", "df", "scale"), leaves, strict=True):
-            object.__setattr__(found, name, value)
-        return found
 
     @classmethod
     def empirical(cls, x: ArrayLike, num_clusters: int) -> GaussianPrior:

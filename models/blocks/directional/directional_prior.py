@@ -13,12 +13,17 @@ from jax.typing import ArrayLike
 
 from sidebayes.common.fields import Range, check_integer, check_number, point_table
 
+from ..numbers import pytree_of_numbers
+
 __all__ = ["DirectionalPrior", "improper_prior", "resolve_directional_prior"]
 
 
+@pytree_of_numbers
 @dataclass(frozen=True)
 class DirectionalPrior:
     r"""Conjugate prior of the spread of components on a sphere of Q dimensions.
+
+    A pytree, so that fits under other numbers share their programs.
 
     .. math:: C_k \sim \mathcal{W}^{-1}(\nu, s^2 I_Q), \qquad
               \sigma_k^2 = 1 / \kappa_k \sim \text{InvGamma}(\nu / 2, s^2 / 2)

@@ -51,9 +51,13 @@ def sphere_components(
         raise ValueError(f"family = {family!r:.60}; expected one of {FAMILIES}")
     size = _dimension(x, dimension)
     resolved = resolve_directional_prior(prior, x, num_clusters)
-    if resolved is not None and not is_traced(resolved.df) and resolved.df <= size - 1:
+    if (
+        resolved is not None
+        and not is_traced(resolved.df)
+        and (df := float(resolved.df)) <= size - 1
+    ):
         raise ValueError(
-            f"prior has df = {resolved.df:g}; on a sphere of {size} dimensions it must exceed {size - 1}"
+            f"prior has df = {df:g}; on a sphere of {size} dimensions it must exceed {size - 1}"
         )
     if family == "von_mises_fisher":
         if covariance not in (None, "spherical"):

@@ -1,9 +1,9 @@
-"""Parameters of a linear mixed model as one block: sites, units, starts, and the M-step of EM."""
+"""Parameters of a linear mixed model as one block: sites, units and starts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -24,12 +24,9 @@ from numpyro.distributions.transforms import (
 
 from sidebayes.common.warnings import warn_user
 
-from ..block import Block, Expanded, Observation
-from ..collapsed import Collapsed
+from ..block import Expanded
 from ..side_information.groups import Groups
 from .densities.basis import least_squares, lower_basis
-from .densities.expected import Regression, expected_regression, solve
-from .densities.small import cholesky
 from .densities.structure import FactorUnits, Structure
 from .identified import (
     SINGULAR,
@@ -38,15 +35,13 @@ from .identified import (
     independent_columns,
     is_singular,
 )
-from .priors import EffectsPrior
+from .priors import EffectsPrior, inverse
+from .updates import MixedUpdates
 
 __all__ = ["MixedParameters", "mixed_parameters", "read_options"]
 
 _SHARE = math.sqrt(0.5)
 """Standard deviations start at this share of the residual one, noise and random effects alike."""
-
-_SWEEPS = 3
-"""Rounds of an M-step over coefficients and noise, where several outputs differ in noise."""
 
 _EXACT = 1e-13
 """Share of the outcomes outside the span of the fixed effects below which there is no noise."""
@@ -61,7 +56,7 @@ class DataScales(NamedTuple):
     noise: Any
 
 
-class MixedParameters(Block, Expanded):
+class MixedParameters(MixedUpdates, Expanded):
     """Fixed effects, covariance of the random effects and noise of a linear mixed model.
 
     Parameters
@@ -101,7 +96,7 @@ class MixedParameters(Block, Expanded):
             self._check_prior(prior)
 
     @property
-    def random_map(self) -> NDArray[np.float64]:
+    def random_map(self) -> Any:
         """Map of the random effects to those that the prior is of, shape (num_effects, num_effects)."""
         if self.prior is None:
             return np.eye(self.structure.size)
@@ -112,11 +107,6 @@ class MixedParameters(Block, Expanded):
         """All log-factors of `MixedEffects` and of `RestrictedEffects`."""
         own = ("precision", "shift", "cross", "fixed_precision", "fixed_shift")
         return (*own, "constant", "ungrouped")
-
-    @property
-    def term_blocks(self) -> list[NDArray[np.int64]]:
-        """Fixed effects that have a basis for themselves."""
-        return [np.arange(self.num_terms)]
 
     @property
     def has_update(self) -> bool:
@@ -188,7 +178,7 @@ class MixedParameters(Block, Expanded):
                 lkj = dist.LKJCholesky(size, self.prior.concentration)
                 own = self.declare(name, name, lkj, ["effects", "effects_1"] if alone else ())
                 root = root.at[..., block, block].set(own)
-        return jnp.asarray(np.linalg.inv(self.random_map)) @ (deviation[..., None] * root)
+        return jnp.asarray(inverse(self.random_map)) @ (deviation[..., None] * root)
 
     def canonical(
         self, values: Mapping[str, NDArray]
@@ -302,56 +292,6 @@ class MixedParameters(Block, Expanded):
         )
         return ("factor", "covariance") if singular else ()
 
-    def statistics(self, observation: Observation) -> Regression:
-        """Expected sums of squares and products of outcomes, fixed and random effects."""
-        return expected_regression(observation, self.structure, self.term_blocks)
-
-    def update(self, statistics: Regression, sources: Sequence[Collapsed]) -> Regression:
-        """The statistics are all there is."""
-        return statistics
-
-    def mode(self, found: Regression, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Coefficients and noise that are best given the expected effects, in PX-EM's extended model.
-
-        There the effects have a covariance of their own, whose best value goes into the factor
-        (Liu, Rubin and Wu 1998): the likelihood rises, and faster than by EM.
-        """
-        noise = jnp.reshape(values["noise"], (-1, self.num_outputs))
-        noise = jnp.broadcast_to(noise, found.squares.shape)
-        index = self._columns(found.gram.shape[-1])
-        for _ in range(_SWEEPS if noise.size > 1 else 1):
-            solved, squares = solve(found, index, noise**-2.0)
-            noise = self._noise(squares, found.num_rows)
-        known, entries = {}, solved
-        terms = lower_basis(jnp, jnp.asarray(self.fixed), self.term_blocks)
-        effects = lower_basis(jnp, jnp.asarray(self.random), self.structure.blocks)
-        if "coefficients" in values:
-            fixed = (found.start + solved[:, : self.num_terms]) @ terms.T
-            known, entries = self._coefficients(fixed), solved[:, self.num_terms :]
-        spread = jnp.where(self.structure.mask, self._mean_spread(found), 0.0)
-        factor = effects @ self.structure.matrix(entries)[: len(spread)] @ cholesky(spread)
-        return known | {
-            "factor": self.structure.entries_of(factor).reshape(jnp.shape(values["factor"])),
-            # where classes share a noise, it is in the first row
-            "noise": noise.ravel()[: jnp.size(values["noise"])].reshape(jnp.shape(values["noise"])),
-        }
-
-    def _columns(self, number: int) -> NDArray[np.int64]:
-        """Number of the coefficient of each column, by class; see `solve`."""
-        return np.arange(number)[None]
-
-    def _noise(self, squares: Array, num_rows: Array) -> Array:
-        """Standard deviations from expected squared residuals, shape (num_classes, num_outputs)."""
-        return jnp.sqrt(squares / num_rows)
-
-    def _mean_spread(self, found: Regression) -> Array:
-        """Mean expected square of the whitened effects, for each factor."""
-        return found.spread / found.total[:, None, None]
-
-    def _coefficients(self, fixed: Array) -> dict[str, Array]:
-        """Values of the sites of the fixed effects, from those of each class."""
-        return {"coefficients": fixed[0]}
-
     def _units(self, xp: Any, value: Any = None) -> DataScales:
         """Scales by NumPy or by JAX."""
         fixed, random = xp.asarray(self.fixed), xp.asarray(self.random)
@@ -364,7 +304,7 @@ class MixedParameters(Block, Expanded):
         squares = outputs.T @ (y - fixed @ start) ** 2 / xp.maximum(outputs.sum(axis=0), 1.0)
         noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where there are no numbers
         weight = xp.sqrt(outputs @ noise**-2.0)[:, None]
-        random = weight * (random @ np.linalg.inv(self.random_map))
+        random = weight * (random @ inverse(self.random_map))
         factor = lower_basis(xp, random, self.structure.blocks)
         return DataScales(start, weight * fixed, factor, noise)
 

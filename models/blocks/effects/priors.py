@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
@@ -22,15 +21,19 @@ from sidebayes.common.fields import (
     refuse_gaps,
 )
 
+from ..numbers import library_of, pytree_of_numbers
 from ..side_information.partial_labels import frozen
 from .densities.structure import Structure
 
-__all__ = ["EffectsPrior"]
+__all__ = ["EffectsPrior", "inverse"]
 
 
+@pytree_of_numbers
 @dataclass(frozen=True)
 class EffectsPrior:
     r"""Prior of the parameters of a linear mixed model.
+
+    A pytree, so that fits under other numbers share their programs.
 
     .. math:: \beta_j \sim N(m_j, s_j^2), \quad
               \sqrt{D_{kk}} \sim \text{half-normal}(\tau_k), \quad
@@ -119,17 +122,19 @@ class EffectsPrior:
         terms : ndarray of int
             Their numbers.
         """
-        xp: Any = jnp if is_traced((self.mean, self.scale)) else np
+        xp = library_of(self.mean, self.scale, self.fixed_map)
         mean, scale = xp.asarray(self.mean), xp.asarray(self.scale)
-        back = np.eye(len(mean)) if self.fixed_map is None else np.linalg.inv(self.fixed_map)
+        back = np.eye(len(mean)) if self.fixed_map is None else inverse(self.fixed_map)
         upper = xp.linalg.qr((back[terms] * scale).T, mode="r")
         return back[terms] @ mean, upper.T * xp.sign(xp.diag(upper))
 
-    def map_of(self, structure: Structure) -> NDArray[np.float64]:
+    def map_of(self, structure: Structure) -> Any:
         """`random_map` within the blocks of random effects that may be correlated."""
         eye = np.eye(structure.size)
-        given = eye if self.random_map is None else np.asarray(self.random_map)
-        return np.where(structure.mask, given, eye)
+        if self.random_map is None:
+            return eye
+        xp = library_of(self.random_map)
+        return xp.where(structure.mask, xp.asarray(self.random_map), eye)
 
     @classmethod
     def weak(
@@ -197,6 +202,12 @@ class EffectsPrior:
             fixed_map,
             random_map,
         )
+
+
+def inverse(matrix: ArrayLike) -> Any:
+    """Inverse of a map."""
+    xp = library_of(matrix)
+    return xp.linalg.inv(xp.asarray(matrix))
 
 
 def _centring(columns: NDArray, kinds: NDArray) -> NDArray[np.float64]:

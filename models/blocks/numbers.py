@@ -1,0 +1,44 @@
+"""Options that are made of numbers, which may be arguments of programs, and what computes with them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sidebayes.common.fields import is_traced, rebuilt
+
+__all__ = ["library_of", "pytree_of_numbers"]
+
+
+def library_of(*values: Any) -> Any:
+    """JAX's NumPy where a value is traced, else NumPy, for which no program need be compiled."""
+    return jnp if any(map(is_traced, values)) else np
+
+
+def pytree_of_numbers[Kind](kind: type[Kind]) -> type[Kind]:
+    """Make a pytree of a frozen data class, so that its numbers can be arguments of programs; see `Held`.
+
+    Leaves are the fields that its constructor takes, plain numbers as arrays; the others are static. The
+    values are checked where the constructor is called, and not again where JAX puts others in their place.
+    """
+    given = {one.name: one.init for one in fields(kind)}  # type: ignore[arg-type]
+    leaves, static = ([n for n in given if given[n] is kept] for kept in (True, False))
+
+    def flatten(value: Kind) -> tuple[tuple, tuple]:
+        numbers = tuple(_as_leaf(getattr(value, name)) for name in leaves)
+        return numbers, tuple(getattr(value, name) for name in static)
+
+    def unflatten(rest: tuple, numbers: tuple) -> Kind:
+        found = dict(zip([*leaves, *static], [*numbers, *rest], strict=True))
+        return rebuilt(kind, (found[name] for name in given))
+
+    jax.tree_util.register_pytree_node(kind, flatten, unflatten)
+    return kind
+
+
+def _as_leaf(value: Any) -> Any:
+    return np.asarray(value, float) if isinstance(value, int | float) else value
