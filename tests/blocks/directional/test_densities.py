@@ -1,5 +1,7 @@
 """Densities on the sphere: Bessel functions, constants, Jacobians, draws, frames."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,22 @@ def x64():
         yield
 
 
+@jax.jit
+def log_prob(fn, points):
+    """In one program, as the functions below: one operation after another compiles many."""
+    return fn.log_prob(points)
+
+
+@partial(jax.jit, static_argnums=2)
+def sample(fn, seed, number):
+    return fn.sample(jax.random.key(seed), (number,))
+
+
+@jax.jit
+def set_up(direction, pole, spread):
+    return WrappedNormal(direction, transported_basis(pole, direction), jnp.linalg.cholesky(spread))
+
+
 def unit(rng, *shape):
     values = rng.normal(size=shape)
     return jnp.asarray(values / np.linalg.norm(values, axis=-1, keepdims=True))
@@ -54,10 +72,9 @@ def covariance(rng, dimension, scale):
 
 
 def wrapped(rng, dimension, scale):
-    direction = unit(rng, dimension + 1)
-    basis = transported_basis(unit(rng, dimension + 1), direction)
+    direction, pole = unit(rng, dimension + 1), unit(rng, dimension + 1)
     spread = covariance(rng, dimension, scale)
-    return WrappedNormal(direction, basis, jnp.linalg.cholesky(jnp.asarray(spread))), spread
+    return set_up(direction, pole, spread), spread
 
 
 @pytest.mark.parametrize(("order", "x", "value", "deficit", "slope"), BESSEL)
@@ -82,11 +99,11 @@ def test_von_mises_fisher(size, concentration):
     rng = np.random.default_rng(size)
     direction = np.asarray(unit(rng, size))
     fn = VonMisesFisher(jnp.asarray(direction), jnp.asarray(concentration))
-    drawn = np.asarray(fn.sample(jax.random.key(size), (4000,)))
+    drawn = np.asarray(sample(fn, size, 4000))
     np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 1, atol=1e-10)
     expected = vonmises_fisher(direction, concentration).logpdf(drawn)
-    np.testing.assert_allclose(fn.log_prob(drawn), expected, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(fn.log_prob(3 * drawn), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(log_prob(fn, drawn), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(log_prob(fn, 3 * drawn), expected, rtol=1e-9, atol=1e-9)
     apart = 1 - drawn @ direction
     error = apart.std() / np.sqrt(len(apart))
     assert abs(apart.mean() - mean_deficit(concentration, size - 1)) < 4.5 * error
@@ -102,8 +119,8 @@ def test_wrapped_normal_integrates_to_one(dimension, scale):
     rng = np.random.default_rng(dimension)
     fn, spread = wrapped(rng, dimension, scale)
     wide = WrappedNormal(fn.direction, fn.basis, 1.3 * fn.scale_tril)
-    points = wide.sample(jax.random.key(0), (40_000,))
-    ratio = np.exp(fn.log_prob(points) - wide.log_prob(points))
+    points = sample(wide, 0, 40_000)
+    ratio = np.exp(log_prob(fn, points) - log_prob(wide, points))
     error = ratio.std() / np.sqrt(len(ratio))
     beyond = missing_mass(np.linalg.eigvalsh(1.69 * spread)[-1], dimension)
     assert abs(ratio.mean() - 1) < 4.5 * error + beyond
@@ -119,7 +136,7 @@ def test_wrapped_normal_integrates_over_the_whole_sphere_to_what_is_not_left_out
     points = np.zeros((steps, dimension + 1))
     points[:, 0], points[:, 1] = np.cos(angle), np.sin(angle)
     ring = 2 if dimension == 1 else 2 * np.pi * np.sin(angle)
-    total = np.sum(np.exp(fn.log_prob(points)) * ring) * np.pi / steps
+    total = np.sum(np.exp(log_prob(fn, points)) * ring) * np.pi / steps
     law = chi2(dimension).pdf(angle**2 / variance) * 2 * angle / variance
     kept = np.minimum(1, MOST_STRETCH * np.sin(angle) / angle) ** (dimension - 1)
     np.testing.assert_allclose(total, np.sum(law * kept) * np.pi / steps, rtol=1e-4)
@@ -140,7 +157,7 @@ def test_the_jacobian_is_what_the_source_leaves_out(dimension, variance, ratio):
     points = np.zeros((len(angles), dimension + 1))
     points[:, 0], points[:, 1] = np.cos(angles), np.sin(angles)
     tangents = angles[:, None] * np.eye(dimension)[0]
-    unnormalised = np.exp(normal.logpdf(tangents) - np.asarray(fn.log_prob(points)))
+    unnormalised = np.exp(normal.logpdf(tangents) - np.asarray(log_prob(fn, points)))
     law = chi2(dimension)
 
     def share(angle):
@@ -156,13 +173,14 @@ def test_densities_turn_with_the_sphere():
     turn, _ = np.linalg.qr(rng.normal(size=(4, 4)))
     points = unit(rng, 50, 4)
     turned = WrappedNormal(turn @ fn.direction, turn @ fn.basis, fn.scale_tril)
-    np.testing.assert_allclose(turned.log_prob(points @ turn.T), fn.log_prob(points), rtol=1e-10)
+    found = log_prob(turned, points @ turn.T)
+    np.testing.assert_allclose(found, log_prob(fn, points), rtol=1e-10)
     np.testing.assert_allclose(turned.covariance, turn @ fn.covariance @ turn.T, atol=1e-12)
 
 
 def test_draws_have_the_covariance():
     fn, spread = wrapped(np.random.default_rng(1), 3, 0.1)
-    drawn = fn.sample(jax.random.key(0), (20_000,))
+    drawn = sample(fn, 0, 20_000)
     tangent = sphere.log(fn.direction, drawn) @ fn.basis
     error = np.sqrt(2 / len(drawn)) * np.outer(*[np.sqrt(np.diag(spread))] * 2)
     assert (np.abs(np.cov(tangent.T) - spread) < 5 * error).all()
@@ -194,9 +212,7 @@ def test_frames_follow_the_point(size):
 
 def test_the_opposite_of_the_pole_is_far_from_data():
     rng = np.random.default_rng(0)
-    cap = np.asarray(
-        VonMisesFisher(-jnp.eye(3)[0], jnp.asarray(8.0)).sample(jax.random.key(0), (99,))
-    )
+    cap = np.asarray(sample(VonMisesFisher(-jnp.eye(3)[0], jnp.asarray(8.0)), 0, 99))
     pole = central_pole(cap)
     assert (cap @ pole).min() > 0
     band = np.asarray(unit(rng, 200, 2))  # around the equator: no mean direction is of use
