@@ -15,7 +15,7 @@ from ..common.files import as_path
 
 __all__ = ["Scan", "scan"]
 
-_FEW = 2**22
+_FEW = 2**20
 """Numbers in a block, up to which small row groups that follow one another are read together."""
 _MOST = 2**27
 """Numbers in a row group that is read at once: a gibibyte."""
