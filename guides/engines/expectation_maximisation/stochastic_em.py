@@ -66,8 +66,8 @@ class StochasticEM(KeptEngine):
     and the closed-form M-step follows. An epoch visits every connected set once. The sum of the
     batches' statistics of the last epoch gives the result, which is EM's fixed point up to how far the
     parameters moved in that epoch. The data may be a NumPy memmap, of which one batch at a time is
-    read, or a table on disk (`sidebayes.scan`). Blocks from all over such a table are read together, and their
-    rows are mixed. Where they do not hold the whole table, its order may still move the result; EM on a
+    read, or a table on disk (`sidebayes.scan`). Blocks from all over such a table are read together, and
+    their rows are mixed. Where these are not the whole table, its order may still move the result; EM on a
     sample of the rows then tells whether it did.
 
     Parameters
@@ -214,9 +214,9 @@ class StochasticEM(KeptEngine):
         )
         if moved:
             message = (
-                f"stochastic EM did not converge in {epochs} epochs of {number} batches; {what} {seen:.6g}, which "
-                "EM on a sample of the rows raises at once: the rows seem to be sorted, and their order moves "
-                "the result; shuffle the rows of the table"
+                f"stochastic EM did not converge in {epochs} epochs of {number} batches; {what} {seen:.6g}: "
+                "EM on a sample of the rows gets higher, so that the rows seem to be sorted and their order "
+                "moves the result; shuffle the rows of the table"
             )
         elif not (converged or data.is_mixed):
             message += ", and shuffle the rows of the table if they are sorted"

@@ -26,6 +26,7 @@ from ..steps.updates import Plan, plan_updates
 from .batch_data import closed_plan, linked_source, moments
 
 __all__ = [
+    "NOTHING_BESIDE",
     "RowBlocks",
     "StreamedData",
     "StreamedTable",
@@ -38,6 +39,13 @@ __all__ = [
 
 _POOL = 2**25
 """Numbers in the rows that are mixed: 256 MiB; blocks that are larger are mixed by themselves."""
+
+
+NOTHING_BESIDE = (
+    "a table that is read in blocks can have neither links nor other data beside it; pass an array where "
+    "they are needed"
+)
+"""What is said of data beside a table on disk."""
 
 
 class RowBlocks(Protocol):
@@ -185,10 +193,7 @@ class StreamedData:
         table = problem.args[place]
         others = [a for n, a in enumerate(problem.args) if n != place]
         if any(not isinstance(a, LabelGraph) or a.num_links for a in others):
-            raise ValueError(
-                "a table that is read in blocks can have neither links nor other data beside it; pass an "
-                "array where they are needed"
-            )
+            raise ValueError(NOTHING_BESIDE)
         blank = with_rows(problem, np.zeros((2, table.sample.shape[1])), unlinked(2, 2))
         if closed:
             plan, fn, _ = closed_plan(blank, "a table on disk")
