@@ -143,7 +143,8 @@ class StochasticEM(KeptEngine):
                 values, seen = self._finish(data, walk, clock)
                 if not np.isfinite(seen):
                     raise FitError(_LOST + remedy(problem), walk.params)
-                moved = not data.is_mixed and _is_low(some, start, values)
+                settled = self._settled(walk, number)
+                moved = settled and not data.is_mixed and _is_low(some, start, values)
         return self._result(data, walk, as_numpy(values), seen, clock.seconds, moved)
 
     def _begin(self, data: BatchData | StreamedData, start: dict[str, Array]) -> _Walk:
@@ -216,7 +217,7 @@ class StochasticEM(KeptEngine):
             message = (
                 f"stochastic EM did not converge in {epochs} epochs of {number} batches; {what} {seen:.6g}: "
                 "EM on a sample of the rows gets higher, so that the rows seem to be sorted and their order "
-                "moves the result; shuffle the rows of the table"
+                "moves the result; shuffle the rows of the table, or lower tol if they have no order"
             )
         elif not (converged or data.is_mixed):
             message += ", and shuffle the rows of the table if they are sorted"
@@ -241,7 +242,10 @@ def _prepared(problem: Problem, batch_size: int, seed: int) -> BatchData | Strea
 def _is_low(some: Problem, start: Mapping[str, Array], values: Mapping[str, NDArray]) -> bool:
     """Whether EM on a sample of the rows, from the result or its start, gets higher than chance explains."""
     ends = {name: values[name] for name in start}
-    paths = [_AGAIN.run(some, init=one, progress=False).objective[0] for one in (ends, start)]
+    try:
+        paths = [_AGAIN.run(some, init=one, progress=False).objective[0] for one in (ends, start)]
+    except FitError:  # the sample holds too few rows of a cluster to tell
+        return False
     limit = _OVERFITTED * sum(np.size(value) for value in ends.values())
     return bool(np.nanmax(np.concatenate(paths)) - paths[0][0] > limit)
 

@@ -36,7 +36,7 @@ def means(found):
 
 @pytest.fixture
 def engine():
-    return sidebayes.StochasticEM(batch_size=500, max_epochs=8)
+    return sidebayes.StochasticEM(batch_size=500, tol=0.01)
 
 
 def test_sorted_rows_are_mixed(table, engine):
