@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sidebayes.guides.engines.base import Engine
-from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable, look_over
+from sidebayes.guides.engines.expectation_maximisation.streamed_data import (
+    NOTHING_BESIDE,
+    StreamedTable,
+    look_over,
+)
 from sidebayes.guides.engines.plumbing.progress import progress_bar
+from sidebayes.models.blocks.roles import signature_of
+from sidebayes.models.blocks.side_information.links import Links
 
 from .common.fields import check_seed
 from .common.files import check_writable
@@ -26,6 +32,8 @@ __all__ = ["by_block", "refuse_target", "scan_among", "with_samples"]
 
 _SAMPLE = 10_000
 """Rows that a fit of a table on disk keeps and describes."""
+_READING = ("stochastic_em", "cavi", "svi")
+"""Engines that read tables on disk, the default first."""
 _ROWS, _FEWER = 65_536, 4096
 """Rows for which predictions are made at once, by a point and at least by many draws."""
 
@@ -76,20 +84,43 @@ def with_samples(
     Raises
     ------
     ValueError
-        If the engine takes no tables on disk, or a value is missing.
+        If there are other data beside the table, the method or the engine takes no tables on disk, or a
+        value is missing.
     """
     table = scan_among(data, named)
     if table is None:
         return Asked(data, dict(named), engine, None)
-    card, _, name = find_method(method)
-    engine = "stochastic_em" if engine is None else engine
+    card, model, name = find_method(method)
+    roles = {role.name for role in signature_of(model).data}
+    others = (*data, *(value for key, value in named.items() if key in roles))
+    if any(_says(one) for one in others if one is not table):
+        raise ValueError(NOTHING_BESIDE)
+    able = [one for one in _READING if card is None or one in card.engines]
+    if engine is None and _READING[0] in able:
+        engine = _READING[0]
     if not make_engine(engine, card).streams:
-        raise ValueError(
-            f"a table on disk is fitted by engine='stochastic_em', 'cavi' or 'svi'; {name} by another engine "
-            "needs all rows in memory, scan.to_numpy()"
-        )
+        raise ValueError(_refusal(name, able))
     streamed = look_over(table, _SAMPLE, check_seed(seed), progress=progress)
     return Asked(*_with_rows(table, streamed.sample, data, named), engine, streamed)
+
+
+def _refusal(name: str, able: Sequence[str]) -> str:
+    """Why a method by an engine takes no table on disk, given which of its engines read some."""
+    needs = f"{name} needs all rows in memory, scan.to_numpy()"
+    listed = " or ".join(map(repr, able))
+    if not able:
+        return f"{needs}: none of its engines reads tables on disk"
+    if _READING[0] not in able:
+        return f"{needs}; engine={listed} reads tables on disk, under priors that do not depend on the rows"
+    return (
+        f"a table on disk is fitted by engine={listed}; {name} by another engine needs all rows in "
+        "memory, scan.to_numpy()"
+    )
+
+
+def _says(value: Any) -> bool:
+    """Whether data are there; no links are none."""
+    return value is not None and not (isinstance(value, Links) and not len(value))
 
 
 def _with_rows(

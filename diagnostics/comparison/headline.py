@@ -71,13 +71,22 @@ def _alone(fits: Mapping[str, Fitted]) -> str:
     by_badge: dict[str, list[str]] = {}
     for name, fit in fits.items():
         by_badge.setdefault(BADGES[fit.verdict[0]], []).append(name)
+    kept = _as_sample(fits)
     if len(fits) == 1:
         return (
-            f"no other run is of the posterior of {next(iter(fits))}, to vouch for it; by itself: "
-            f"{next(iter(by_badge))}"
+            f"no other run is of the posterior of {next(iter(fits))}, to vouch for it"
+            f"{kept and f', {kept}'}; by itself: {next(iter(by_badge))}"
         )
     said = ", ".join(f"{badge} ({_list(names)})" for badge, names in by_badge.items())
-    return f"no run vouches for another among {_list(fits)}, whose posteriors differ; by themselves: {said}"
+    why = kept or "whose posteriors differ"
+    return f"no run vouches for another among {_list(fits)}, {why}; by themselves: {said}"
+
+
+def _as_sample(fits: Mapping[str, Fitted]) -> str:
+    """Which fits keep some rows of a table on disk, so that no fit of all rows is known to be of the same."""
+    names = [name for name, fit in fits.items() if fit.tree.attrs.get("sidebayes_sample_of")]
+    is_one = "is" if len(names) == 1 else "are"
+    return f"as {_list(names)} {is_one} described by a sample of the rows" if names else ""
 
 
 def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:

@@ -64,7 +64,9 @@ def _of_run(fit: Fitted) -> tuple[str, str]:
     """What the run itself shows."""
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
-    noted = [*json.loads(info.get("remarks", "[]")), *_points(fit), *_empty(fit), *_lone(fit)]
+    noted = [*json.loads(info.get("remarks", "[]")), *_points(fit)]
+    if info["converged"]:  # else clusters may still fill
+        noted += [*_empty(fit), *_lone(fit)]
     message = ". ".join([message, *noted])
     if not info["converged"]:
         return "bad", f"{message}."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from ..common.files import as_path
 
 __all__ = ["Scan", "scan"]
 
-_FEW = 2**22
+_FEW = 2**20
 """Numbers in a block, up to which small row groups that follow one another are read together."""
 _MOST = 2**27
 """Numbers in a row group that is read at once: a gibibyte."""
@@ -37,6 +38,11 @@ class _Found(NamedTuple):
     others: tuple[str, ...]
     dtype: np.dtype
     parts: list[_Part]
+
+    @property
+    def every(self) -> list[str]:
+        """All columns."""
+        return [*self.names, *self.others]
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +127,8 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
         Parquet (``.parquet``), Arrow or Feather (``.arrow``, ``.feather``), or an array of NumPy (``.npy``,
         of two dimensions), which is mapped; several files are one table.
     columns : sequence of str, optional
-        Columns to read, in this order; of an array their numbers as text, "0", "1", .... By default all.
+        Columns to read, by name and in this order; of an array their numbers as text, "0", "1", .... By
+        default all, which every file must have, in the order of the first.
 
     Returns
     -------
@@ -133,8 +140,8 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
     ImportError
         If pyarrow, which Parquet and Arrow need, is not installed.
     TypeError, ValueError
-        If there is no such file or column, a column holds no numbers, files have other columns, or a row
-        group is larger than a gibibyte.
+        If there is no such file or column, a file is given twice, a column holds no numbers, files have other
+        columns, or a row group is larger than a gibibyte.
 
     Examples
     --------
@@ -152,13 +159,18 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
     if not given:
         raise ValueError("path is empty; give a file, or several")
     found = [_looked_at(one) for one in given]
-    names = _chosen(columns, found[0], given[0])
-    for one, file in zip(found, given, strict=True):
-        if one.names != found[0].names:
+    paths = tuple(str(one.resolve()) for one in given)
+    for number, (one, file) in enumerate(zip(found, given, strict=True)):
+        if paths[number] in paths[:number]:
+            raise ValueError(f"{file} is given twice, and its rows would count twice; give it once")
+        if columns is None and {*one.every} != {*found[0].every}:
             raise ValueError(
-                f"{file} has the columns {list(one.names)}, and {given[0]} has {list(found[0].names)}; "
-                "give files with the same columns"
+                f"{file} has the columns {one.every}, and {given[0]} has {found[0].every}; give files with "
+                "the same columns, or choose some that all have by columns="
             )
+    names = _chosen(columns, found[0], given[0])
+    for one, file in zip(found[1:], given[1:], strict=True):
+        _chosen(names, one, file)
     dtype = np.result_type(*(one.dtype for one in found))
     parts = [part for one in found for part in _joined(one.parts, len(names))]
     for part in parts:
@@ -170,7 +182,6 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
     if not sum(part.num_rows for part in parts):
         raise ValueError(f"{given[0]} has no rows; check how it was filtered")
     has_names = all(_suffix(one) != ".npy" for one in given)
-    paths = tuple(str(one.resolve()) for one in given)
     stamps = tuple(map(_stamp, paths))
     return Scan(paths, names, tuple(parts), dtype, has_names, stamps)
 
@@ -192,10 +203,14 @@ def _looked_at(path: Path) -> _Found:
         )
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give one that exists")
+    return kind.look(path.resolve())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[None]:
+    """Say of what cannot be opened that it is no whole file."""
     try:
-        return kind.look(path.resolve())
-    except (ImportError, TypeError):
-        raise
+        yield
     except Exception as error:  # pyarrow has errors of many kinds
         raise ValueError(f"{path} cannot be read ({error}); give a whole file") from error
 
@@ -206,11 +221,13 @@ def _chosen(columns: Any, found: _Found, path: Path) -> tuple[str, ...]:
         raise TypeError(
             f"columns = {columns!r:.60}; give a list of names, such as [{columns!r:.60}]"
         )
-    every = (*found.names, *found.others)
-    asked = every if columns is None else tuple(map(str, columns))
+    if isinstance(columns, set | frozenset):
+        raise TypeError("columns is a set, which has no order; give a list of names")
+    every = found.every
+    asked = tuple(every) if columns is None else tuple(map(str, columns))
     missing = [name for name in asked if name not in every]
     if missing:
-        raise ValueError(f"{path} has no columns {missing}; it has {[*every]}, give some of these")
+        raise ValueError(f"{path} has no columns {missing}; it has {every}, give some of these")
     text = [name for name in asked if name in found.others]
     if text:
         raise TypeError(
@@ -237,10 +254,21 @@ def _suffix(path: str | Path) -> str:
 
 
 def _look_at_array(path: Path) -> _Found:
-    table = np.load(path, mmap_mode="r")
-    if table.ndim != 2 or table.dtype.kind not in "fiub":
+    with _opened(path):
+        try:
+            table = np.load(path, mmap_mode="r")
+        except ValueError as error:
+            if "objects" not in str(error):
+                raise
+            table = np.empty((0, 0), object)  # NumPy maps none
+    if table.dtype.kind not in "fiub":
+        raise TypeError(
+            f"{path} holds an array of {table.dtype}, not a table of real numbers; write it as float64"
+        )
+    if table.ndim != 2:
+        whole = "x[:, None]" if table.ndim == 1 else "x.reshape(len(x), -1)"
         raise ValueError(
-            f"an array of {table.dtype} of shape {table.shape}, not a table of numbers"
+            f"{path} holds an array of shape {table.shape}, not a table of rows and columns; write {whole}"
         )
     step = max(_FEW // max(table.shape[1], 1), 1)
     starts = range(0, len(table), step)
@@ -260,7 +288,7 @@ def _read_array(part: _Part, names: Sequence[str], dtype: np.dtype) -> NDArray:
 
 def _look_at_parquet(path: Path) -> _Found:
     parquet = _pyarrow(path).parquet
-    with parquet.ParquetFile(path) as file:
+    with _opened(path), parquet.ParquetFile(path) as file:
         groups = range(file.num_row_groups)
         sizes = [file.metadata.row_group(number).num_rows for number in groups]
         return _by_schema(path, file.schema_arrow, sizes)
@@ -276,7 +304,7 @@ def _read_parquet(part: _Part, names: Sequence[str], dtype: np.dtype) -> NDArray
 def _look_at_arrow(path: Path) -> _Found:
     arrow = _pyarrow(path)
     first = arrow.ipc.IpcReadOptions(included_fields=[0])  # all columns have as many rows
-    with arrow.memory_map(str(path)) as source:
+    with _opened(path), arrow.memory_map(str(path)) as source:
         schema = arrow.ipc.open_file(source).schema
         file = arrow.ipc.open_file(source, options=first)
         sizes = [file.get_batch(number).num_rows for number in range(file.num_record_batches)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,7 @@ class BatchData:
     covariance: NDArray
     linked: tuple
     approximate: str | None
+    is_mixed: ClassVar[bool] = True
 
     @classmethod
     def prepare(cls, problem: Problem, batch_size: int, seed: int) -> BatchData:

@@ -31,6 +31,12 @@ __all__ = ["StochasticEM"]
 _FIRST = EM(num_restarts=5, max_steps=50)
 """Finds where to start, on points of the first batch."""
 
+_AGAIN = EM(num_restarts=1, max_steps=50)
+"""Climbs from where the epochs led, and from where they began, on a sample of the rows."""
+
+_OVERFITTED = 2
+"""Nats for each entry of the parameters by which such a climb may rise, as it fits chance in the sample."""
+
 _LOST = (
     "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; take "
     "larger batches, or "
@@ -60,8 +66,9 @@ class StochasticEM(KeptEngine):
     and the closed-form M-step follows. An epoch visits every connected set once. The sum of the
     batches' statistics of the last epoch gives the result, which is EM's fixed point up to how far the
     parameters moved in that epoch. The data may be a NumPy memmap, of which one batch at a time is
-    read, or a table on disk (`sidebayes.scan`), which is read in blocks of neighbouring rows: an epoch takes
-    the blocks in random order, and the batches of a block one after another.
+    read, or a table on disk (`sidebayes.scan`). Blocks from all over such a table are read together, and
+    their rows are mixed. Where these are not the whole table, its order may still move the result; EM on a
+    sample of the rows then tells whether it did.
 
     Parameters
     ----------
@@ -136,7 +143,9 @@ class StochasticEM(KeptEngine):
                 values, seen = self._finish(data, walk, clock)
                 if not np.isfinite(seen):
                     raise FitError(_LOST + remedy(problem), walk.params)
-        return self._result(data, walk, as_numpy(values), seen, clock.seconds)
+                settled = self._settled(walk, number)
+                moved = settled and not data.is_mixed and _is_low(some, start, values)
+        return self._result(data, walk, as_numpy(values), seen, clock.seconds, moved)
 
     def _begin(self, data: BatchData | StreamedData, start: dict[str, Array]) -> _Walk:
         shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *_load(data, 0))
@@ -192,9 +201,10 @@ class StochasticEM(KeptEngine):
         values: dict[str, NDArray],
         seen: float,
         seconds: dict[str, float],
+        moved: bool,
     ) -> EngineResult:
         number = len(data)
-        converged = self._settled(walk, number)
+        converged = self._settled(walk, number) and not moved
         epochs = -(-int(walk.visited) // number)
         what = "log joint" if self.final_pass else "log joint on the way"
         message = (
@@ -203,8 +213,14 @@ class StochasticEM(KeptEngine):
             else f"stochastic EM stopped at max_epochs={self.max_epochs}, {what} {seen:.6g}, before the "
             f"gain of an epoch fell below tol={self.tol}; raise max_epochs or loosen tol"
         )
-        if not converged and isinstance(data, StreamedData):
-            message += ", and shuffle the rows of the table if they are sorted, as batches follow their order"
+        if moved:
+            message = (
+                f"stochastic EM did not converge in {epochs} epochs of {number} batches; {what} {seen:.6g}: "
+                "EM on a sample of the rows gets higher, so that the rows seem to be sorted and their order "
+                "moves the result; shuffle the rows of the table, or lower tol if they have no order"
+            )
+        elif not (converged or data.is_mixed):
+            message += ", and shuffle the rows of the table if they are sorted"
         history = walk.history[:epochs]
         return EngineResult(
             engine=self.name,
@@ -221,6 +237,17 @@ def _prepared(problem: Problem, batch_size: int, seed: int) -> BatchData | Strea
     if any(isinstance(arg, StreamedTable) for arg in problem.args):
         return StreamedData.prepare(problem, batch_size)
     return BatchData.prepare(problem, batch_size, seed)
+
+
+def _is_low(some: Problem, start: Mapping[str, Array], values: Mapping[str, NDArray]) -> bool:
+    """Whether EM on a sample of the rows, from the result or its start, gets higher than chance explains."""
+    ends = {name: values[name] for name in start}
+    try:
+        paths = [_AGAIN.run(some, init=one, progress=False).objective[0] for one in (ends, start)]
+    except FitError:  # the sample holds too few rows of a cluster to tell
+        return False
+    limit = _OVERFITTED * sum(np.size(value) for value in ends.values())
+    return bool(np.nanmax(np.concatenate(paths)) - paths[0][0] > limit)
 
 
 def _load(data: BatchData | StreamedData, number: int) -> tuple:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from ..steps.updates import Plan, plan_updates
 from .batch_data import closed_plan, linked_source, moments
 
 __all__ = [
+    "NOTHING_BESIDE",
     "RowBlocks",
     "StreamedData",
     "StreamedTable",
@@ -34,6 +35,17 @@ __all__ = [
     "unlinked",
     "with_rows",
 ]
+
+
+_POOL = 2**25
+"""Numbers in the rows that are mixed: 256 MiB; blocks that are larger are mixed by themselves."""
+
+
+NOTHING_BESIDE = (
+    "a table that is read in blocks can have neither links nor other data beside it; pass an array where "
+    "they are needed"
+)
+"""What is said of data beside a table on disk."""
 
 
 class RowBlocks(Protocol):
@@ -94,7 +106,7 @@ def look_over(
     size = min(num_sampled, int(ends[-1]))
     rows = np.sort(np.random.default_rng(seed).choice(ends[-1], size, replace=False))
     sample, extremes = [], []
-    reader = _Reader(blocks)
+    reader = _Reader(blocks.read)
     reader.follow(range(len(blocks.sizes)))
     with progress_bar("reading", len(blocks.sizes), shown=progress) as advance:
 
@@ -125,7 +137,11 @@ def streamed(problem: Problem, name: str, table: StreamedTable) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class StreamedData:
-    """A table on disk in batches of neighbouring rows; the interface of `BatchData`.
+    """A table on disk in batches of its rows; the interface of `BatchData`.
+
+    Blocks from all over the table make a pool, which is read at once, and the rows of a pool are mixed. The
+    order of the rows counts for nothing where one pool holds the table, and for little where a pool has
+    many blocks.
 
     Attributes
     ----------
@@ -133,8 +149,10 @@ class StreamedData:
         With a sample of the rows for its data.
     plan : Plan
     table : StreamedTable
+    pools : list of list of int
+        Blocks whose rows are mixed.
     batches : list of (int, int, int)
-        Block, first row in it, and row behind the last.
+        Pool, first row in it, and row behind the last.
     room : int
         Rows of the largest batch, to which all are padded.
     centre, covariance : ndarray
@@ -145,6 +163,7 @@ class StreamedData:
     problem: Problem
     plan: Plan
     table: StreamedTable
+    pools: list[list[int]]
     batches: list[tuple[int, int, int]]
     room: int
     centre: NDArray
@@ -154,7 +173,7 @@ class StreamedData:
 
     @classmethod
     def prepare(cls, problem: Problem, batch_size: int, *, closed: bool = True) -> StreamedData:
-        """Cut blocks into batches of about a size, and see whether every site has an update.
+        """Cut pools of blocks into batches of about a size, and see whether every site has an update.
 
         Parameters
         ----------
@@ -174,10 +193,7 @@ class StreamedData:
         table = problem.args[place]
         others = [a for n, a in enumerate(problem.args) if n != place]
         if any(not isinstance(a, LabelGraph) or a.num_links for a in others):
-            raise ValueError(
-                "a table that is read in blocks can have neither links nor other data beside it; pass an "
-                "array where they are needed"
-            )
+            raise ValueError(NOTHING_BESIDE)
         blank = with_rows(problem, np.zeros((2, table.sample.shape[1])), unlinked(2, 2))
         if closed:
             plan, fn, _ = closed_plan(blank, "a table on disk")
@@ -185,15 +201,17 @@ class StreamedData:
             plan, fn = plan_updates(blank), _source(blank)
         if fn.groups is not None:
             raise ValueError("rows of groups cannot be read in blocks; pass an array")
-        batches = []
-        for block, size in enumerate(table.blocks.sizes):
+        pools, batches = _pools(table), []
+        for number, pool in enumerate(pools):
+            size = sum(table.blocks.sizes[block] for block in pool)
             cuts = np.linspace(0, size, max(round(size / batch_size), 1) + 1).astype(int).tolist()
-            batches += [(block, *ends) for ends in pairwise(cuts)]
+            batches += [(number, *ends) for ends in pairwise(cuts)]
         real = jnp.result_type(float)
         return cls(
             problem=with_rows(problem, table.sample, unlinked(*[len(table.sample)] * 2)),
             plan=plan,
             table=table,
+            pools=pools,
             batches=batches,
             room=max(end - begin for _, begin, end in batches),
             centre=table.centre.astype(real),
@@ -205,6 +223,11 @@ class StreamedData:
         """Number of batches."""
         return len(self.batches)
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether all rows are, so that their order in the table counts for nothing."""
+        return len(self.pools) == 1
+
     def first(self) -> Problem:
         """The problem with the sample of rows for its data, where the search for a start is made."""
         return self.problem
@@ -215,14 +238,13 @@ class StreamedData:
         return (end - begin) / self.table.num_rows
 
     def order(self, seed: int, epoch: int | None) -> NDArray[np.int64]:
-        """Batches in the order of an epoch: blocks at random, each with its batches in turn; or in turn."""
-        block = np.array([one for one, _, _ in self.batches])
-        number = len(self.table.blocks.sizes)
-        turn = np.arange(number)
+        """Batches in the order of an epoch: pools at random, each with its batches in turn; or in turn."""
+        pool = np.array([one for one, _, _ in self.batches])
+        turn = np.arange(len(self.pools))
         if epoch is not None:
-            turn = np.random.default_rng([seed, epoch]).permutation(number)
+            turn = np.random.default_rng([seed, epoch]).permutation(turn)
         self._reader.follow(turn.tolist())
-        return np.argsort(np.argsort(turn)[block], kind="stable")
+        return np.argsort(np.argsort(turn)[pool], kind="stable")
 
     def load(self, number: int) -> tuple[tuple, LabelGraph]:
         """Data of a batch, spare rows included, and the graph that knows which are spare."""
@@ -231,8 +253,8 @@ class StreamedData:
 
     def padded(self, number: int) -> tuple[NDArray[np.floating], LabelGraph]:
         """Rows of a batch, spare ones included, and the graph that knows which are spare."""
-        block, begin, end = self.batches[number]
-        rows = self._reader.rows(block)[begin:end]
+        pool, begin, end = self.batches[number]
+        rows = self._reader.rows(pool)[begin:end]
         filled = np.empty((self.room, rows.shape[1]), self.centre.dtype)
         filled[: len(rows)], filled[len(rows) :] = rows, self.centre
         graph = self._graphs.get(len(rows))
@@ -250,10 +272,11 @@ class StreamedData:
         shares = np.diff(np.floor(ends * (size / ends[-1]) + rng.random()).astype(int))
         found = np.empty((size, self.table.sample.shape[1]), self.centre.dtype)
         giving = np.flatnonzero(shares).tolist()
-        self._reader.follow(giving)
+        reader = _Reader(self.table.blocks.read)
+        reader.follow(giving)
         filled = 0
         for block in giving:
-            rows = self._reader.rows(block)
+            rows = reader.rows(block)
             chosen = rows[rng.choice(len(rows), shares[block], replace=False)]
             found[filled : filled + len(chosen)] = chosen
             filled += len(chosen)
@@ -262,7 +285,7 @@ class StreamedData:
 
     @cached_property
     def _reader(self) -> _Reader:
-        return _Reader(self.table.blocks)
+        return _Reader(partial(_mixed, self.table, self.pools))
 
     @cached_property
     def _graphs(self) -> dict[int, LabelGraph]:
@@ -270,10 +293,10 @@ class StreamedData:
 
 
 class _Reader:
-    """Reads blocks, the next one in another thread while the last one is worked on."""
+    """Reads parts of a table by number, the next one in another thread while the last one is worked on."""
 
-    def __init__(self, blocks: RowBlocks) -> None:
-        self._blocks = blocks
+    def __init__(self, read: Callable[[int], NDArray]) -> None:
+        self._read = read
         self._order: list[int] = []
         self._now: tuple[int, NDArray] | None = None
         self._next: tuple[int, Future] | None = None
@@ -283,23 +306,42 @@ class _Reader:
         self._workers.close()
 
     def follow(self, order: Sequence[int]) -> None:
-        """Say in which order blocks will be asked for."""
+        """Say in which order parts will be asked for."""
         self._order = list(order)
 
-    def rows(self, block: int) -> NDArray:
-        """Rows of a block."""
-        if self._now is None or self._now[0] != block:
+    def rows(self, part: int) -> NDArray:
+        """Rows of a part."""
+        if self._now is None or self._now[0] != part:
             self._now = None  # makes room
-            if self._next is not None and self._next[0] == block:
+            if self._next is not None and self._next[0] == part:
                 found = self._next[1].result()
             else:
-                found = self._blocks.read(block)
-            self._now, self._next = (block, found), None
-            after = dict(pairwise(self._order)).get(block)
+                found = self._read(part)
+            self._now, self._next = (part, found), None
+            after = dict(pairwise(self._order)).get(part)
             if after is not None:
                 with suppress(NoThreadsError):
-                    self._next = after, self._workers.submit(partial(self._blocks.read, after))
+                    self._next = after, self._workers.submit(partial(self._read, after))
         return self._now[1]
+
+
+def _pools(table: StreamedTable) -> list[list[int]]:
+    """Blocks of a table by pools, each from all over it, of no more numbers than are mixed."""
+    numbers = np.asarray(table.blocks.sizes) * table.sample.shape[1]
+    most = max(_POOL, numbers.max())
+    every = np.arange(len(numbers))
+    count = next(n for n in every + 1 if np.bincount(every % n, numbers).max() <= most)
+    return [every[first::count].tolist() for first in range(count)]
+
+
+def _mixed(table: StreamedTable, pools: list[list[int]], pool: int) -> NDArray[np.floating]:
+    """Rows of the blocks of a pool, in random order."""
+    sizes = [table.blocks.sizes[block] for block in pools[pool]]
+    places = np.random.default_rng(pool).permutation(sum(sizes))
+    found = np.empty((len(places), table.sample.shape[1]), table.sample.dtype)
+    for block, here in zip(pools[pool], np.split(places, np.cumsum(sizes)[:-1]), strict=True):
+        found[here] = table.blocks.read(block)
+    return found
 
 
 def _source(problem: Problem) -> FiniteMixture:

@@ -147,7 +147,8 @@ def test_one_pass_takes_moments_and_a_sample(path, small_blocks):
     np.testing.assert_array_equal(table.sample, X[table.rows])
 
 
-def test_every_row_is_in_one_batch_and_blocks_are_not_mixed(path, small_blocks):
+def test_every_row_is_in_one_batch_and_pools_are_not_mixed(path, small_blocks, monkeypatch):
+    monkeypatch.setattr(streamed_data, "_POOL", 1)
     table = look_over(sidebayes.scan(path), 50, seed=1, progress=False)
     with jax.enable_x64(True):
         problem = Problem(gmm, (table.sample,), {"num_clusters": 2})
@@ -160,9 +161,9 @@ def test_every_row_is_in_one_batch_and_blocks_are_not_mixed(path, small_blocks):
             rows.append(np.asarray(values)[: graph.num_real])
             assert graph.num_real / len(X) == pytest.approx(data.share(int(number)))
     np.testing.assert_array_equal(np.sort(np.concatenate(rows), axis=0), np.sort(X, axis=0))
-    block = np.array([one for one, _, _ in data.batches])
+    pool = np.array([one for one, _, _ in data.batches])
     for order in orders:
-        assert np.count_nonzero(np.diff(block[order])) == len(table.blocks.sizes) - 1
+        assert np.count_nonzero(np.diff(pool[order])) == len(table.blocks.sizes) - 1
     assert any(not np.array_equal(orders[0], order) for order in orders[1:])
 
 
@@ -306,6 +307,7 @@ def test_what_needs_all_rows_is_refused(tmp_path):
 
 def test_a_checkpoint_goes_on_within_an_epoch(tmp_path, monkeypatch, small_blocks):
     """Interrupted after the third batch, and as without."""
+    monkeypatch.setattr(streamed_data, "_POOL", 1)
     table = sidebayes.scan(written(tmp_path, "parquet"))
     engine = sidebayes.StochasticEM(batch_size=100, max_epochs=3, tol=0.0)
     given = {"num_clusters": 3, "engine": engine, "progress": False}

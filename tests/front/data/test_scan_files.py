@@ -1,0 +1,128 @@
+"""Which files and columns `scan` takes as one table, and what fits of tables refuse before they read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sidebayes
+
+pytest.importorskip("pyarrow")
+
+FRAME = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), columns=["a", "b"])
+BOTH = np.concatenate([FRAME, FRAME])
+
+
+@pytest.fixture(params=["parquet", "feather"])
+def written(request, tmp_path):
+    """Paths of tables, by name."""
+
+    def save(**frames):
+        paths = []
+        for name, frame in frames.items():
+            paths.append(tmp_path / f"{name}.{request.param}")
+            getattr(frame, f"to_{request.param}")(paths[-1])
+        return paths
+
+    return save
+
+
+OTHERS = {
+    "order": FRAME[["b", "a"]],
+    "text": FRAME.assign(note="x"),
+    "more": FRAME.assign(extra=1.0),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_chosen_columns_are_read_by_name_from_every_file(written, other):
+    paths = written(plain=FRAME, other=OTHERS[other])
+    for some in (paths, paths[::-1]):
+        table = sidebayes.scan(some, columns=["b", "a"])
+        np.testing.assert_array_equal(table.to_numpy(), BOTH[:, ::-1])
+
+
+def test_another_order_of_columns_is_read_by_name(written):
+    table = sidebayes.scan(written(plain=FRAME, other=OTHERS["order"]))
+    assert table.names == ("a", "b")
+    np.testing.assert_array_equal(table.to_numpy(), BOTH)
+
+
+@pytest.mark.parametrize("other", ["text", "more"])
+def test_columns_of_some_files_alone_are_refused_wherever_they_are(written, other):
+    paths = written(plain=FRAME, other=OTHERS[other])
+    for some in (paths, paths[::-1]):
+        with pytest.raises(
+            ValueError, match=r"give files with the same columns, or choose .*columns="
+        ):
+            sidebayes.scan(some)
+
+
+def test_a_column_that_is_text_in_a_later_file_is_refused(written):
+    paths = written(plain=FRAME, other=FRAME.assign(b="x"))
+    with pytest.raises(TypeError, match=r"other\.\w+ has columns \['b'\] that are not numbers"):
+        sidebayes.scan(paths)
+    with pytest.raises(ValueError, match=r"other\.\w+ has no columns \['c'\]"):
+        sidebayes.scan(written(plain=FRAME.assign(c=1.0), other=FRAME), columns=["c"])
+
+
+def test_what_has_no_order_or_counts_twice_is_refused(written):
+    (path,) = written(plain=FRAME)
+    with pytest.raises(TypeError, match="columns is a set, which has no order"):
+        sidebayes.scan(path, columns={"a", "b"})
+    with pytest.raises(ValueError, match="is given twice"):
+        sidebayes.scan([path, path.parent / "." / path.name])
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "said"),
+    [
+        (np.zeros(30), ValueError, r"shape \(30,\), .*write x\[:, None\]"),
+        (np.zeros((3, 4, 2)), ValueError, r"write x.reshape\(len\(x\), -1\)"),
+        (np.zeros((3, 2), complex), TypeError, "array of complex128, .*write it as float64"),
+        (np.array([[1, None]], object), TypeError, "array of object, .*write it as float64"),
+        (np.array([["a", "b"]]), TypeError, "array of <U1, .*write it as float64"),
+    ],
+)
+def test_an_array_that_is_no_table_has_its_own_remedy(tmp_path, values, error, said):
+    np.save(tmp_path / "one.npy", values)
+    with pytest.raises(error, match=said) as caught:
+        sidebayes.scan(tmp_path / "one.npy")
+    assert "whole file" not in str(caught.value)
+
+
+def test_data_beside_a_table_are_refused_before_their_number(tmp_path, monkeypatch):
+    """Known classes have a row each in the table, and not in the sample that stands for it."""
+    monkeypatch.setattr("sidebayes.streams._SAMPLE", 20)
+    np.save(tmp_path / "points.npy", FRAME)
+    table = sidebayes.scan(tmp_path / "points.npy")
+    known = np.where(np.arange(40) % 4, -1, 0)
+    for data, named in (((known,), {}), ((), {"known": known})):
+        with pytest.raises(ValueError, match="neither links nor other data beside it"):
+            sidebayes.fit("moe", table, *data, num_clusters=2, num_classes=2, **named)
+
+
+@pytest.mark.parametrize(
+    ("method", "engine", "said"),
+    [
+        (
+            "feature_saliency",
+            None,
+            "feature_saliency needs all rows in memory, .*engine='svi' reads",
+        ),
+        (
+            "feature_saliency",
+            "em",
+            "feature_saliency needs all rows in memory, .*engine='svi' reads",
+        ),
+        ("mcp", None, "mcp needs all rows in memory, .*none of its engines"),
+        ("gmm", "em", "engine='stochastic_em' or 'cavi' or 'svi'; gmm by another"),
+    ],
+)
+def test_a_method_that_reads_no_tables_says_so(tmp_path, method, engine, said):
+    np.save(tmp_path / "points.npy", FRAME)
+    table = sidebayes.scan(tmp_path / "points.npy")
+    with pytest.raises(ValueError, match=said) as caught:
+        sidebayes.fit(method, table, num_clusters=2, engine=engine)
+    assert "does not suit" not in str(caught.value)
