@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..common.columns import refuse_odd_names
+
 __all__ = ["need_columns", "read_features", "read_frame", "with_names"]
 
 _OF_ROWS = ("id", "index", "row", "row.names", "row_names", "rowname", "rownames")
@@ -28,7 +30,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        If the first line is a row of numbers.
+        If the first line is a row of numbers, or names repeat.
     """
     from ..common.files import read_table  # with JAX; names need not wait for it
 
@@ -40,6 +42,7 @@ def read_frame(path: Path) -> pd.DataFrame:
             f"{path.name}: the first line, {', '.join(names[:5])}, ..., is taken for the names of columns, "
             "and these are numbers; put a line of names before it"
         )
+    refuse_odd_names(names, f"the columns of {path.name}")
     return table
 
 
@@ -84,8 +87,10 @@ def _as_written(text: pd.Series, read: pd.Series, file: str) -> pd.Series:
             "where nothing is known"
         )
     names = text.where(~is_blank & ~is_word).str.strip()
-    is_whole = names.dropna().str.fullmatch(_WHOLE).all()
-    return pd.to_numeric(names) if is_whole else names
+    if not names.dropna().str.fullmatch(_WHOLE).all():
+        return names
+    numbers = pd.to_numeric(names)
+    return numbers if numbers.nunique() == names.nunique() else names  # 1 and 1.0 are two names
 
 
 def _has_decimals(names: pd.Series, read: pd.Series) -> bool:

@@ -217,7 +217,7 @@ def _opened(path: Path) -> Iterator[None]:
 
 def _chosen(columns: Any, found: _Found, path: Path) -> tuple[str, ...]:
     """Columns to read, all of them numbers."""
-    if isinstance(columns, str):
+    if isinstance(columns, str) or not (columns is None or np.iterable(columns)):
         raise TypeError(
             f"columns = {columns!r:.60}; give a list of names, such as [{columns!r:.60}]"
         )
@@ -258,12 +258,15 @@ def _look_at_array(path: Path) -> _Found:
         try:
             table = np.load(path, mmap_mode="r")
         except ValueError as error:
+            if "pickled" in str(error):  # what NumPy makes of any text
+                raise ValueError("it does not begin as those of numpy.save") from None
             if "objects" not in str(error):
                 raise
             table = np.empty((0, 0), object)  # NumPy maps none
     if table.dtype.kind not in "fiub":
+        parts = "put its imaginary part into columns of their own, and " * (table.dtype.kind == "c")
         raise TypeError(
-            f"{path} holds an array of {table.dtype}, not a table of real numbers; write it as float64"
+            f"{path} holds an array of {table.dtype}, not a table of real numbers; {parts}write it as float64"
         )
     if table.ndim != 2:
         whole = "x[:, None]" if table.ndim == 1 else "x.reshape(len(x), -1)"

@@ -16,7 +16,7 @@ from sklearn.metrics import pairwise_distances_argmin
 
 from sidebayes.common.fields import check_integer, point_table, real_array
 
-from ..numbers import pytree_of_numbers
+from ..numbers import library_of, pytree_of_numbers
 from .kmeans_starts import kmeans_centres
 
 __all__ = ["GaussianPrior", "agreed_features", "resolve_prior"]
@@ -33,15 +33,10 @@ _PARTITIONS = 10
 
 def _floor(scatter: Any) -> Any:
     """Ridge that keeps a scale regular where a feature is constant, or a copy of another."""
-    xp = _library(scatter)
+    xp = library_of(scatter)
     variance = xp.diagonal(scatter)
     typical = xp.where(variance.mean() > 0, variance.mean(), 1.0)
     return 1e-6 * xp.diag(xp.where(variance > 0, variance, typical))
-
-
-def _library(array: Any) -> Any:
-    """NumPy for its own arrays, for which no program need be compiled; else JAX."""
-    return jnp if isinstance(array, jax.Array) else np
 
 
 @pytree_of_numbers
@@ -102,7 +97,7 @@ class GaussianPrior:
                 "x has one row, which has no covariance; pass a GaussianPrior as prior"
             )
         x = x if isinstance(x, jax.core.Tracer) else np.asarray(x, jnp.result_type(float, x))
-        covariance = _library(x).cov(x.T, dtype=x.dtype)
+        covariance = library_of(x).cov(x.T, dtype=x.dtype)
         return cls.from_moments(x.mean(axis=0), covariance.reshape(len(x.T), -1), num_clusters)
 
     @classmethod
@@ -112,7 +107,7 @@ class GaussianPrior:
         """The prior of `empirical`, given mean and covariance of the data."""
         check_integer("num_clusters", num_clusters)
         num_features = jnp.shape(mean)[0]
-        scatter = _library(covariance).asarray(covariance) / num_clusters ** (2 / num_features)
+        scatter = library_of(covariance).asarray(covariance) / num_clusters ** (2 / num_features)
         return cls(mean, _WEAK, num_features + 2.0, scatter + _floor(scatter))
 
     @classmethod

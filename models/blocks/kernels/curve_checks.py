@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from sidebayes.common.fields import given_array, is_traced
 from sidebayes.common.warnings import warn_user
 
+from ..numbers import library_of
+
 __all__ = [
     "SCALES",
     "check_anchors",
@@ -98,7 +100,7 @@ def check_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:
 
 def measured_mean(y: Any, observed: Any) -> Any:
     """Mean of what was measured, shape () or (num_outputs,); zero of an output without a measurement."""
-    xp: Any = jnp if is_traced((y, observed)) else np
+    xp = library_of(y, observed)
     table = xp.asarray(y)
     known = xp.ones(table.shape, bool) if observed is None else xp.asarray(observed) > 0
     return xp.where(known, table, 0.0).sum(axis=0) / xp.maximum(known.sum(axis=0), 1)

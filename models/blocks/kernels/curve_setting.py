@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
-from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from sidebayes.common.fields import is_traced
 
+from ..numbers import library_of
 from ..side_information.groups import Groups
 from .curve_checks import (
     SCALES,
@@ -146,7 +146,7 @@ def curve_setting(
 
 def _typical_scales(y: Any, observed: Any, inputs: Any, *given: Any) -> dict[str, Any]:
     """Typical length-scale, amplitude and noise: as given, the mean of a prior, or read off the data."""
-    xp = jnp if any(isinstance(one, Tracer) for one in (y, observed, inputs)) else np
+    xp = library_of(y, observed, inputs)
     reach = xp.ptp(xp.asarray(inputs), axis=0)
     spread = 1.0
     if y is not None:

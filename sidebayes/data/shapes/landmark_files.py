@@ -262,10 +262,8 @@ def _from_table(path: Path, reading: _Reading) -> Landmarks:
     lower = {str(column).lower(): column for column in table.columns}
     axes = [lower[axis] for axis in _AXES if axis in lower]
     key = reading.individual or lower.get("individual")
-    text = [str(name) for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-    places = {name for name in table if re.fullmatch(_PLACE, str(name), re.IGNORECASE)}
     units = [name for name in (key, lower.get("landmark")) if name is not None]
-    table = with_names(table, path, units, [n for n in text if n not in {*places, *axes}])
+    table = with_names(table, path, units, _covariates_of_text(table, axes))
     if len(axes) >= 2:
         if key is None:
             raise ValueError(
@@ -275,6 +273,17 @@ def _from_table(path: Path, reading: _Reading) -> Landmarks:
         mark = lower.get("landmark")
         return _from_long(path.name, table, str(key), axes, mark, reading)
     return _from_wide(path.name, table, key, reading)
+
+
+def _covariates_of_text(table: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """Columns that hold text and are no coordinates."""
+    return [
+        name
+        for name in map(str, table)
+        if name not in axes
+        and not re.fullmatch(_PLACE, name, re.IGNORECASE)
+        and not pd.api.types.is_numeric_dtype(table[name])
+    ]
 
 
 def _from_long(

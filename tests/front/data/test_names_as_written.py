@@ -33,6 +33,7 @@ def written(tmp_path, **columns):
             ["123456789012345678", "123456789012345679"],
         ),
         (["10", "9", "2"], [10, 9, 2]),
+        (["1", "1.0", "2"], ["1", "1.0", "2"]),
         (["1.0", "2.0", ""], [1, 2]),
         (["a", " a", "b"], ["a", "a", "b"]),
     ],
@@ -97,3 +98,11 @@ def test_a_table_for_the_command_line_has_names_of_groups_and_classes(tmp_path):
     assert table.frame["person"].tolist() == ["1.1", "1.10"]
     assert table.frame["known"].tolist() == ["01", "1"]
     assert table.classes.tolist() == ["a", "b"]
+
+
+def test_columns_that_differ_by_spaces_alone_are_refused(tmp_path):
+    path = written(tmp_path, **{"x": ["1", "2"], "label": ["a", "b"], " label": ["b", "a"]})
+    with pytest.raises(
+        ValueError, match=r"columns of table.csv repeat \['label'\]; give every one"
+    ):
+        sidebayes.load_dataset(str(path))

@@ -7,6 +7,9 @@ import pandas as pd
 import pytest
 
 import sidebayes
+from sidebayes.runs.cards import resolve
+from sidebayes.runs.zoo import ENGINES
+from sidebayes.streams import _READING
 
 pytest.importorskip("pyarrow")
 
@@ -80,7 +83,11 @@ def test_what_has_no_order_or_counts_twice_is_refused(written):
     [
         (np.zeros(30), ValueError, r"shape \(30,\), .*write x\[:, None\]"),
         (np.zeros((3, 4, 2)), ValueError, r"write x.reshape\(len\(x\), -1\)"),
-        (np.zeros((3, 2), complex), TypeError, "array of complex128, .*write it as float64"),
+        (
+            np.zeros((3, 2), complex),
+            TypeError,
+            "array of complex128, .*imaginary part into .*write it as float64",
+        ),
         (np.array([[1, None]], object), TypeError, "array of object, .*write it as float64"),
         (np.array([["a", "b"]]), TypeError, "array of <U1, .*write it as float64"),
     ],
@@ -126,3 +133,16 @@ def test_a_method_that_reads_no_tables_says_so(tmp_path, method, engine, said):
     with pytest.raises(ValueError, match=said) as caught:
         sidebayes.fit(method, table, num_clusters=2, engine=engine)
     assert "does not suit" not in str(caught.value)
+
+
+def test_engines_that_read_tables_are_those_that_say_so():
+    assert {name for name, path in ENGINES.items() if resolve(path).streams} == set(_READING)
+
+
+def test_columns_that_are_no_list_and_files_of_text_are_refused(written, tmp_path):
+    (path,) = written(plain=FRAME)
+    with pytest.raises(TypeError, match=r"columns = 5; give a list of names"):
+        sidebayes.scan(path, columns=5)
+    (tmp_path / "text.npy").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"does not begin as those of numpy.save\); give a whole"):
+        sidebayes.scan(tmp_path / "text.npy")
