@@ -33,7 +33,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
-from sidebayes.guides.engines.problem.density import collapsed_sites, trace_model
+from sidebayes.guides.engines.problem.declared import collapsed_sites
+from sidebayes.guides.engines.problem.density import trace_model
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture

@@ -19,8 +19,8 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.indicators import indicators
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
+from sidebayes.guides.engines.problem.declared import collapsed_sites
 from sidebayes.guides.engines.problem.density import (
-    collapsed_sites,
     filling,
     log_joint,
     place,

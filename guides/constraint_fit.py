@@ -32,8 +32,8 @@ from .engines.optimisers.ascent import ascend
 from .engines.optimisers.optimise import mode_result
 from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
-from .engines.problem.declared import observed_table
-from .engines.problem.density import approximation, latent_supports, trace_model
+from .engines.problem.declared import approximation, observed_table
+from .engines.problem.density import latent_supports, trace_model
 from .engines.problem.options import with_option
 from .engines.steps.starts import initial_values
 from .fisher import natural_newton

@@ -31,8 +31,8 @@ from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.plumbing.progress import progress_bar
 from .engines.plumbing.side_by_side import one_member, run_each
-from .engines.problem.declared import observed_table
-from .engines.problem.density import approximation, trace_model
+from .engines.problem.declared import approximation, observed_table
+from .engines.problem.density import trace_model
 from .engines.steps.climbs import (
     BROKEN,
     SETTLED,

@@ -19,13 +19,8 @@ from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 from sidebayes.models.blocks.saliency.saliency_mixture import SaliencyMixture
 
 from .engines.base import Problem
-from .engines.problem.declared import declared_blocks, site_roles
-from .engines.problem.density import (
-    abstract_trace,
-    collapsed_sites,
-    latent_sites,
-    site_log_prob,
-)
+from .engines.problem.declared import collapsed_sites, declared_blocks, site_roles
+from .engines.problem.density import abstract_trace, latent_sites, site_log_prob
 from .feature_saliency_updates import saliency_updated, weight_updated
 
 __all__ = ["Sites", "Weighed", "log_prior"]

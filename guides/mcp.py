@@ -23,7 +23,8 @@ from sidebayes.models.blocks.partitions.stated_clusters import stated_clusters
 from .engines.base import EngineResult, Problem
 from .engines.expectation_maximisation.em import EM
 from .engines.plumbing.programs import compiled
-from .engines.problem.density import abstract_trace, collapsed_sites, latent_sites, trace_model
+from .engines.problem.declared import collapsed_sites
+from .engines.problem.density import abstract_trace, latent_sites, trace_model
 from .mcp_splits import split_candidates
 
 __all__ = ["CLOSE", "STRENGTHS", "GrowthStep", "growth_path", "mcp_with_room"]

@@ -11,8 +11,8 @@ from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian
 from sidebayes.models.blocks.partitions.discriminants import Discriminants
 
 from .engines.base import Problem
-from .engines.problem.declared import declared_blocks
-from .engines.problem.density import collapsed_sites, trace_model
+from .engines.problem.declared import collapsed_sites, declared_blocks
+from .engines.problem.density import trace_model
 
 __all__ = ["split_candidates"]
 

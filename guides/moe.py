@@ -19,8 +19,8 @@ from .engines.base import Problem
 from .engines.expectation_maximisation.em import EM, EMState
 from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
-from .engines.problem.declared import declared_blocks
-from .engines.problem.density import abstract_trace, collapsed_sites, trace_model
+from .engines.problem.declared import collapsed_sites, declared_blocks
+from .engines.problem.density import abstract_trace, trace_model
 from .engines.steps.surrogate import expectation
 from .engines.steps.updates import Plan
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from .base import Engine, EngineResult, Problem, Status
 from .invariance import Untested, contradiction
 from .plumbing.programs import compiled
-from .problem.density import approximation, deterministics, place, sum_log_prob, unconstrained_start
+from .problem.declared import approximation
+from .problem.density import deterministics, place, sum_log_prob, unconstrained_start
 from .problem.posterior import latent_shapes
 
 __all__ = ["GivenDraws", "given_result"]

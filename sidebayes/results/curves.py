@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
+from sidebayes.guides.engines.problem.declared import finite_mixtures
+from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..runs import checks

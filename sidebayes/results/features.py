@@ -18,8 +18,8 @@ from sidebayes.diagnostics.features import SalientFeatures, salient_features
 from sidebayes.diagnostics.sites import labelled_table, site_of
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.problem.declared import declared_blocks
-from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites, trace_model
+from sidebayes.guides.engines.problem.declared import collapsed_sites, declared_blocks
+from sidebayes.guides.engines.problem.density import abstract_trace, trace_model
 from sidebayes.guides.feature_saliency_rerun import em_at_held_saliencies
 from sidebayes.models.blocks.mixtures.row_densities import row_log_densities
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures as SalientBlock

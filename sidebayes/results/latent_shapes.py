@@ -15,8 +15,8 @@ from jax.scipy.linalg import cho_solve
 
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.problem.declared import individual_sites
-from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures, trace_model
+from sidebayes.guides.engines.problem.declared import finite_mixtures, individual_sites
+from sidebayes.guides.engines.problem.density import abstract_trace, trace_model
 from sidebayes.guides.engines.problem.importance import log_mean_weight, pareto_k
 from sidebayes.guides.engines.problem.posterior import latent_shapes
 from sidebayes.guides.engines.problem.units import Layout, lay_out_units, log_terms

@@ -12,8 +12,8 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.symmetry.matched import matched_draws
-from sidebayes.guides.engines.problem.declared import observed_table
-from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
+from sidebayes.guides.engines.problem.declared import finite_mixtures, observed_table
+from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.manifolds import preshape
 from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
 from sidebayes.models.blocks.side_information.groups import Groups

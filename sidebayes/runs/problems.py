@@ -15,13 +15,17 @@ import numpy as np
 from sidebayes.guides.engines.base import Engine, Problem
 from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import declared_blocks, observed_table, site_dims
+from sidebayes.guides.engines.problem.declared import (
+    collapsed_sites,
+    declared_blocks,
+    finite_mixtures,
+    observed_table,
+    site_dims,
+)
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
-    collapsed_sites,
     filled,
     filling,
-    finite_mixtures,
     latent_sites,
     sum_log_prob,
     traced,

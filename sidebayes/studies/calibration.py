@@ -21,13 +21,8 @@ from sidebayes.diagnostics.calibration import Calibration, functionals, rank_of_
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem, SideBayesWarning
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import site_dims, site_roles
-from sidebayes.guides.engines.problem.density import (
-    abstract_trace,
-    collapsed_sites,
-    deterministics,
-    traced,
-)
+from sidebayes.guides.engines.problem.declared import collapsed_sites, site_dims, site_roles
+from sidebayes.guides.engines.problem.density import abstract_trace, deterministics, traced
 from sidebayes.guides.engines.problem.honoured import Honoured
 from sidebayes.guides.engines.samplers.particles import refuse_improper
 from sidebayes.guides.engines.symmetries.declared import site_symmetries

@@ -15,7 +15,8 @@ from scipy.stats import dirichlet, invgamma, invwishart, multivariate_normal, no
 from sidebayes.diagnostics.sites import is_ordered
 from sidebayes.guides.domain_adaptation import ComponentMaps, mixture_by_bic, transformed_accuracy
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.density import collapsed_sites, log_joint, trace_model
+from sidebayes.guides.engines.problem.declared import collapsed_sites
+from sidebayes.guides.engines.problem.density import log_joint, trace_model
 from sidebayes.guides.engines.steps.surrogate import tightened
 from sidebayes.models.blocks.classes.stated import noise_of_strength
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels

@@ -8,7 +8,8 @@ from scipy.optimize import minimize
 from scipy.stats import vonmises_fisher
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
-from sidebayes.guides.engines.problem.density import collapsed_sites, log_joint, trace_model
+from sidebayes.guides.engines.problem.declared import collapsed_sites
+from sidebayes.guides.engines.problem.density import log_joint, trace_model
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
 from sidebayes.models.blocks.directional.spreads import LowRankSpread
 from sidebayes.models.blocks.directional.von_mises_fisher import log_constant

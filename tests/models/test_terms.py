@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import unchecked
+from sidebayes.guides.engines.problem.declared import collapsed_sites
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
-    collapsed_sites,
     filled,
     filling,
     latent_sites,

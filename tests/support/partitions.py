@@ -8,7 +8,8 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.density import collapsed_sites, trace_model
+from sidebayes.guides.engines.problem.declared import collapsed_sites
+from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.partitions import rule
 from sidebayes.models.blocks.side_information.links import Links

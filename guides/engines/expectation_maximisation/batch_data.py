@@ -18,7 +18,8 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..base import Problem
-from ..problem.density import abstract_trace, collapsed_sites
+from ..problem.declared import collapsed_sites
+from ..problem.density import abstract_trace
 from ..problem.units import dimensions, given_data
 from ..steps.batches import Batches, deal_batches, of_points
 from ..steps.updates import Plan, block_of, listed, plan_updates

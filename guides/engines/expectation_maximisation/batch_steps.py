@@ -17,7 +17,8 @@ from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from ..base import Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
-from ..problem.density import collapsed_sites, deterministics, site_log_prob, trace_model
+from ..problem.declared import collapsed_sites
+from ..problem.density import deterministics, site_log_prob, trace_model
 from ..steps.updates import Plan, block_of, maximised, updated
 
 __all__ = ["blocks_given", "expect", "log_densities", "maximise", "run_step", "tied_mixture"]

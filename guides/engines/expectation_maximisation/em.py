@@ -21,9 +21,8 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import one_member, run_each
-from ..problem.declared import declared_blocks
+from ..problem.declared import approximation, declared_blocks
 from ..problem.density import (
-    approximation,
     as_numpy,
     deterministics,
     latent_supports,

@@ -9,7 +9,8 @@ from jax import Array
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
-from ..problem.density import collapsed_sites, trace_model
+from ..problem.declared import collapsed_sites
+from ..problem.density import trace_model
 from ..steps.surrogate import expectation, raise_surrogate
 from ..steps.updates import Plan, closed_forms, maximised
 

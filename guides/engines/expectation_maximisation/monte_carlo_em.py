@@ -16,8 +16,8 @@ from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, Range
 from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
-from ..problem.declared import individual_sites, schedule_of
-from ..problem.density import approximation, latent_supports
+from ..problem.declared import approximation, individual_sites, schedule_of
+from ..problem.density import latent_supports
 from ..problem.options import with_option
 from ..problem.posterior import latent_shapes, thin
 from ..problem.units import lay_out_units

@@ -28,7 +28,8 @@ from ..base import (
 )
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
-from ..problem.density import approximation, free_shapes
+from ..problem.declared import approximation
+from ..problem.density import free_shapes
 from ..problem.importance import (
     evidence_below,
     flat_density,

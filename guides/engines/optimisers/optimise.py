@@ -10,7 +10,8 @@ from sidebayes.common.fields import Count, NonNegative
 
 from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
-from ..problem.density import abstract_trace, approximation, collapsed_sites
+from ..problem.declared import approximation, collapsed_sites
+from ..problem.density import abstract_trace
 from ..steps.newton import full_newton_steps
 from .ascent import Ascent, ascend
 

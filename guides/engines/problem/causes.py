@@ -16,14 +16,8 @@ from sidebayes.models.blocks.block_facts import Collapsible
 from sidebayes.models.blocks.label_inference import partition
 
 from ..base import Problem
-from .declared import declared_blocks, observed_table
-from .density import (
-    abstract_trace,
-    collapsed_sites,
-    finite_mixtures,
-    site_log_prob,
-    trace_model,
-)
+from .declared import collapsed_sites, declared_blocks, finite_mixtures, observed_table
+from .density import abstract_trace, site_log_prob, trace_model
 from .honoured import is_factor, is_outcome
 from .values import trace_anywhere
 

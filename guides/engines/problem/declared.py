@@ -1,4 +1,4 @@
-"""Declarations at the sites of a model: names of axes, roles, blocks, and the observed table."""
+"""Declarations at the sites of a model: axes, roles, blocks, what is integrated out, the observed table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from sidebayes.models.blocks.block import Block
-from sidebayes.models.blocks.collapsed import ScoresMore
+from sidebayes.models.blocks.collapsed import Collapsed, ScoresMore, unexpanded
+from sidebayes.models.blocks.independent_mixture import as_collapsed
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
-from .density import abstract_trace, finite_mixtures, is_individual, is_latent, latent_sites
+from .density import abstract_trace, is_individual, is_latent, latent_sites
 from .values import evaluated, trace_anywhere
 
 __all__ = [
+    "approximation",
+    "collapsed_of",
+    "collapsed_sites",
     "declared_blocks",
+    "finite_mixtures",
     "individual_sites",
     "observed_table",
     "observed_values",
@@ -200,3 +206,45 @@ def schedule_of(problem: Problem, sites: tuple[str, ...]) -> tuple[str, tuple[fl
     for name, values in evaluated(schedules).items():
         return name, tuple(np.asarray(values).tolist())
     return None
+
+
+def collapsed_of(site: Mapping[str, Any]) -> Collapsed | None:
+    """Distribution of a site that integrates latent variables out, None if it does not.
+
+    The site may be latent itself, such as coordinates whose prior is a linked mixture. NumPyro's mixtures
+    count where they are observed only.
+    """
+    if site["type"] != "sample":
+        return None
+    if site["is_observed"]:
+        return as_collapsed(site["fn"], site["value"])
+    fn = unexpanded(site["fn"])
+    return fn if isinstance(fn, Collapsed) else None
+
+
+def collapsed_sites(trace: Mapping[str, dict]) -> dict[str, tuple[Collapsed, Any]]:
+    """Sites that integrate latent variables out, with their values."""
+    sources = ((name, collapsed_of(site), site) for name, site in trace.items())
+    return {name: (fn, site["value"]) for name, fn, site in sources if fn is not None}
+
+
+def finite_mixtures(trace: Mapping[str, dict]) -> dict[str, tuple[FiniteMixture, Any]]:
+    """Sites whose labels are summed out, with their values."""
+    return {
+        name: (fn, value)
+        for name, (fn, value) in collapsed_sites(trace).items()
+        if isinstance(fn, FiniteMixture)
+    }
+
+
+def approximation(problem: Problem) -> str | None:
+    """Name the approximations that integrating out makes, None where all is exact.
+
+    Raises
+    ------
+    ValueError
+        If a connected set is too wide and the model names no approximation.
+    """
+    sources = (fn for fn, _ in collapsed_sites(abstract_trace(problem)).values())
+    named = filter(None, (fn.approximation() for fn in sources))
+    return ", ".join(dict.fromkeys(named)) or None

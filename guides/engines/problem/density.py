@@ -16,10 +16,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
 from sidebayes.models.blocks.block_facts import HasUnits, Individual
-from sidebayes.models.blocks.collapsed import Collapsed, unexpanded
-from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..plumbing.programs import tracing, unchecked
@@ -34,15 +31,11 @@ from .honoured import (
 
 __all__ = [
     "abstract_trace",
-    "approximation",
     "as_numpy",
     "bijector_of",
-    "collapsed_of",
-    "collapsed_sites",
     "deterministics",
     "filled",
     "filling",
-    "finite_mixtures",
     "free_shapes",
     "is_individual",
     "is_latent",
@@ -397,48 +390,6 @@ def deterministics(trace: Mapping[str, dict]) -> dict[str, Array]:
     """Values of the deterministic sites of a trace."""
     kind = "deterministic"  # whose values may be plain numbers
     return {n: jnp.asarray(site["value"]) for n, site in trace.items() if site["type"] == kind}
-
-
-def collapsed_of(site: Mapping[str, Any]) -> Collapsed | None:
-    """Distribution of a site that integrates latent variables out, None if it does not.
-
-    The site may be latent itself, such as coordinates whose prior is a linked mixture. NumPyro's mixtures
-    count where they are observed only.
-    """
-    if site["type"] != "sample":
-        return None
-    if site["is_observed"]:
-        return as_collapsed(site["fn"], site["value"])
-    fn = unexpanded(site["fn"])
-    return fn if isinstance(fn, Collapsed) else None
-
-
-def collapsed_sites(trace: Mapping[str, dict]) -> dict[str, tuple[Collapsed, Any]]:
-    """Sites that integrate latent variables out, with their values."""
-    sources = ((name, collapsed_of(site), site) for name, site in trace.items())
-    return {name: (fn, site["value"]) for name, fn, site in sources if fn is not None}
-
-
-def finite_mixtures(trace: Mapping[str, dict]) -> dict[str, tuple[FiniteMixture, Any]]:
-    """Sites whose labels are summed out, with their values."""
-    return {
-        name: (fn, value)
-        for name, (fn, value) in collapsed_sites(trace).items()
-        if isinstance(fn, FiniteMixture)
-    }
-
-
-def approximation(problem: Problem) -> str | None:
-    """Name the approximations that integrating out makes, None where all is exact.
-
-    Raises
-    ------
-    ValueError
-        If a connected set is too wide and the model names no approximation.
-    """
-    sources = (fn for fn, _ in collapsed_sites(abstract_trace(problem)).values())
-    named = filter(None, (fn.approximation() for fn in sources))
-    return ", ".join(dict.fromkeys(named)) or None
 
 
 def as_numpy(values: Mapping[str, Any]) -> dict[str, np.ndarray]:

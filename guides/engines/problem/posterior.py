@@ -18,14 +18,8 @@ from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..plumbing.programs import compile_ahead, compiled
-from .density import (
-    abstract_trace,
-    deterministics,
-    finite_mixtures,
-    latent_sites,
-    site_log_prob,
-    trace_model,
-)
+from .declared import finite_mixtures
+from .density import abstract_trace, deterministics, latent_sites, site_log_prob, trace_model
 from .units import Layout, lay_out_units, log_terms
 
 __all__ = [

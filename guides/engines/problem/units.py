@@ -18,7 +18,8 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.hard_links import connected_sets
 
 from ..base import Problem
-from .density import abstract_trace, collapsed_of, collapsed_sites, is_individual, is_latent
+from .declared import collapsed_of, collapsed_sites
+from .density import abstract_trace, is_individual, is_latent
 from .honoured import explaining_integers, is_factor, is_outcome
 
 __all__ = [

@@ -22,13 +22,8 @@ from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
-from ..problem.density import (
-    approximation,
-    deterministics,
-    latent_supports,
-    place,
-    unconstrained_start,
-)
+from ..problem.declared import approximation
+from ..problem.density import deterministics, latent_supports, place, unconstrained_start
 from ..steps.updates import refuse_restricted
 from .chains import (
     chain_shapes,

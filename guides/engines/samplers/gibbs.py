@@ -28,10 +28,9 @@ from ..base import (
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
+from ..problem.declared import approximation, collapsed_sites
 from ..problem.density import (
     abstract_trace,
-    approximation,
-    collapsed_sites,
     deterministics,
     latent_supports,
     place,

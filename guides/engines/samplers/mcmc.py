@@ -29,10 +29,9 @@ from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import run_all
 from ..problem.causes import advice, explain_nonfinite
+from ..problem.declared import approximation, collapsed_sites
 from ..problem.density import (
     abstract_trace,
-    approximation,
-    collapsed_sites,
     deterministics,
     latent_supports,
     place,

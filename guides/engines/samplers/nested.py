@@ -26,7 +26,8 @@ from ..base import (
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
-from ..problem.density import approximation, as_numpy
+from ..problem.declared import approximation
+from ..problem.density import as_numpy
 from ..problem.importance import proper, told
 from .particles import (
     Tails,

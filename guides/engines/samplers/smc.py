@@ -27,7 +27,8 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..plumbing.side_by_side import compiled_batch
-from ..problem.density import approximation, as_numpy
+from ..problem.declared import approximation
+from ..problem.density import as_numpy
 from ..problem.importance import evidence_below, proper, told
 from ..steps.starts import random_keys
 from .folding import Folding, find_folding, numberings

@@ -20,7 +20,8 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 
 from ..base import Problem
-from ..problem.density import approximation, finite_mixtures, site_log_prob, sum_log_prob
+from ..problem.declared import approximation, finite_mixtures
+from ..problem.density import site_log_prob, sum_log_prob
 from ..problem.posterior import label_sites
 
 __all__ = [

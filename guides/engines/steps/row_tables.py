@@ -11,7 +11,8 @@ from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..machine.shares import on_each, spread
-from ..problem.density import abstract_trace, collapsed_of
+from ..problem.declared import collapsed_of
+from ..problem.density import abstract_trace
 
 __all__ = ["in_shares"]
 

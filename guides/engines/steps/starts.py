@@ -21,13 +21,12 @@ from ..base import Problem
 from ..machine.memory import most_within, refuse_beyond_memory
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
-from ..problem.declared import individual_sites, observed_table
+from ..problem.declared import finite_mixtures, individual_sites, observed_table
 from ..problem.density import (
     abstract_trace,
     as_numpy,
     filled,
     filling,
-    finite_mixtures,
     latent_sites,
     log_joint,
     traced,

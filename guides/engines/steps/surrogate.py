@@ -25,15 +25,8 @@ from sidebayes.models.blocks.block import Tightening
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
-from ..problem.declared import declared_blocks
-from ..problem.density import (
-    collapsed_of,
-    collapsed_sites,
-    place,
-    site_log_prob,
-    trace_model,
-    unconstrain,
-)
+from ..problem.declared import collapsed_of, collapsed_sites, declared_blocks
+from ..problem.density import place, site_log_prob, trace_model, unconstrain
 from .edges import coordinates_of
 from .lbfgs import minimise
 

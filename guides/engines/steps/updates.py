@@ -23,14 +23,8 @@ from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
 from ..plumbing.programs import unchecked
-from ..problem.declared import declared_blocks
-from ..problem.density import (
-    abstract_trace,
-    collapsed_sites,
-    latent_sites,
-    site_log_prob,
-    trace_model,
-)
+from ..problem.declared import collapsed_sites, declared_blocks
+from ..problem.density import abstract_trace, latent_sites, site_log_prob, trace_model
 from ..problem.units import Named
 
 __all__ = [

@@ -14,8 +14,8 @@ from sidebayes.models.blocks.block_facts import UpToSigns
 
 from ..base import Problem
 from ..plumbing.programs import compiled
-from ..problem.declared import declared_blocks, site_dims
-from ..problem.density import abstract_trace, finite_mixtures, log_joint
+from ..problem.declared import declared_blocks, finite_mixtures, site_dims
+from ..problem.density import abstract_trace, log_joint
 from ..steps.starts import initial_values
 
 __all__ = ["check_symmetries", "clusters_permute", "site_symmetries", "sites_up_to_signs"]

@@ -15,11 +15,10 @@ from numpyro.distributions import constraints
 
 from ..base import Problem
 from ..plumbing.programs import compiled
-from ..problem.declared import site_dims
+from ..problem.declared import finite_mixtures, site_dims
 from ..problem.density import (
     abstract_trace,
     deterministics,
-    finite_mixtures,
     free_shapes,
     latent_sites,
     place,

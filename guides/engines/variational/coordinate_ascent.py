@@ -32,14 +32,8 @@ from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
 from ..problem.causes import advice, explain_nonfinite
-from ..problem.density import (
-    approximation,
-    as_numpy,
-    deterministics,
-    sum_log_prob,
-    trace_model,
-    unconstrain,
-)
+from ..problem.declared import approximation
+from ..problem.density import as_numpy, deterministics, sum_log_prob, trace_model, unconstrain
 from ..problem.importance import effective_share, pareto_k, proper, quality, run_at, told
 from ..steps.climbs import (
     SETTLED,

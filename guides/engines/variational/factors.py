@@ -14,7 +14,8 @@ from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
 from ..plumbing.programs import compiled
-from ..problem.density import abstract_trace, collapsed_sites, site_log_prob, trace_model
+from ..problem.declared import collapsed_sites
+from ..problem.density import abstract_trace, site_log_prob, trace_model
 from ..steps.surrogate import climb, expectation, inner, slope_at
 from ..steps.updates import (
     Part,

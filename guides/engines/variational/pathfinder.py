@@ -31,7 +31,8 @@ from ..optimisers.moments import judge_draws
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch
-from ..problem.density import approximation, free_shapes, unconstrained_start
+from ..problem.declared import approximation
+from ..problem.density import free_shapes, unconstrained_start
 from ..problem.importance import (
     evidence_below,
     flat_density,

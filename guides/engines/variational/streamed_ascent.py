@@ -22,7 +22,8 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..problem.causes import remedy
-from ..problem.density import as_numpy, collapsed_sites, trace_model
+from ..problem.declared import collapsed_sites
+from ..problem.density import as_numpy, trace_model
 from ..problem.importance import proper, told
 from ..steps.climbs import at_rest
 from ..steps.starts import random_keys, starting_point

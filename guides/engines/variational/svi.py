@@ -29,7 +29,8 @@ from ..optimisers.moments import judge_draws
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
 from ..plumbing.progress import progress_bar
-from ..problem.density import approximation, free_shapes
+from ..problem.declared import approximation
+from ..problem.density import free_shapes
 from ..problem.importance import (
     flat_density,
     proper,

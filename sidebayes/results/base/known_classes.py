@@ -22,12 +22,8 @@ from sidebayes.guides.engines.expectation_maximisation.left_out import (
     step_without,
 )
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.problem.density import (
-    abstract_trace,
-    finite_mixtures,
-    latent_sites,
-    trace_model,
-)
+from sidebayes.guides.engines.problem.declared import finite_mixtures
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, trace_model
 from sidebayes.guides.engines.steps.updates import plan_updates
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels

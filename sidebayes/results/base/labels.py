@@ -14,7 +14,8 @@ from sidebayes.diagnostics.links.link_scores import LinkScore, agreement, score_
 from sidebayes.diagnostics.links.suspects import link_agreement, rank_suspects
 from sidebayes.diagnostics.symmetry.matched import mean_responsibilities
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
+from sidebayes.guides.engines.problem.declared import finite_mixtures
+from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links

@@ -10,7 +10,7 @@ import numpy as np
 
 from sidebayes.diagnostics.links.support import FEWEST, doubt_unseen_links
 from sidebayes.guides.engines.base import FitError
-from sidebayes.guides.engines.problem.density import finite_mixtures
+from sidebayes.guides.engines.problem.declared import finite_mixtures
 from sidebayes.guides.engines.problem.posterior import mixture_structure
 
 from ...runs.zoo import make_engine

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.problem.declared import site_dims
-from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites
+from sidebayes.guides.engines.problem.declared import collapsed_sites, site_dims
+from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.guides.engines.problem.posterior import derive
 from sidebayes.guides.engines.problem.units import Layout, join_units, lay_out_units
 

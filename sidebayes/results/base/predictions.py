@@ -19,12 +19,8 @@ from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.indicators import keep_indicators
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.problem.declared import individual_sites
-from sidebayes.guides.engines.problem.density import (
-    abstract_trace,
-    finite_mixtures,
-    trace_model,
-)
+from sidebayes.guides.engines.problem.declared import finite_mixtures, individual_sites
+from sidebayes.guides.engines.problem.density import abstract_trace, trace_model
 from sidebayes.guides.engines.problem.honoured import is_outcome
 from sidebayes.guides.engines.problem.posterior import MOST_DRAWS, thin
 from sidebayes.guides.engines.problem.units import lay_out_units, log_terms, refuse_dependent_units

@@ -10,7 +10,8 @@ import numpyro.distributions as dist
 import pytest
 from scipy.stats import invwishart
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.density import collapsed_sites, trace_model
+from sidebayes.guides.engines.problem.declared import collapsed_sites
+from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.surrogate import linearised
 from sidebayes.guides.engines.steps.updates import (
