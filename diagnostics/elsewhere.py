@@ -12,7 +12,7 @@ import xarray as xr
 from arviz_base import from_dict
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import real_array
+from sidebayes.common.arrays import real_array
 
 __all__ = ["is_draws", "made_by", "matched_by_name", "read_draws"]
 

@@ -17,14 +17,8 @@ from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 
-from sidebayes.common.fields import (
-    Count,
-    NonNegative,
-    OneOf,
-    Positive,
-    check_integer,
-    point_table,
-)
+from sidebayes.common.arrays import point_table
+from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, check_integer
 from sidebayes.common.warnings import warn_user
 
 from .engines.base import KEEPS_NOTHING, Engine, EngineResult, Keeper, KeptEngine, Problem

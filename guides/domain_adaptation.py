@@ -19,8 +19,9 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from sidebayes.common.arrays import point_table
 from sidebayes.common.columns import column_names
-from sidebayes.common.fields import check_integer, point_table
+from sidebayes.common.fields import check_integer
 
 __all__ = ["ComponentMaps", "fit_source", "mixture_by_bic", "transformed_accuracy"]
 

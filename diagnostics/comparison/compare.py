@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sidebayes.common.fields import refuse_unwritable
+from sidebayes.common.arrays import refuse_unwritable
 
 from ..fitted import AskedFit
 from ..trust.modes import lower_modes, same_data

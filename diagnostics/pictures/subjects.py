@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sidebayes.models.blocks.side_information.groups import Groups
 
-from sidebayes.common.fields import real_array
+from sidebayes.common.arrays import real_array
 from sidebayes.common.warnings import SideBayesWarning
 
 from ..fitted import AskedFit, Fitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import real_array, refuse_gaps
+from sidebayes.common.arrays import real_array, refuse_gaps
 
 __all__ = ["co_ranking_quality"]
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
 
-from sidebayes.common.fields import Range, check_number, real_array
+from sidebayes.common.arrays import real_array
+from sidebayes.common.fields import Range, check_number
 from sidebayes.common.warnings import warn_user
 
 __all__ = ["checked_number", "checked_weights", "kernel_arguments"]

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sidebayes.common.fields import Range, check_integer, check_number, point_table
+from sidebayes.common.arrays import point_table
+from sidebayes.common.fields import Range, check_integer, check_number
 from sidebayes.common.magnitudes import listed, refuse_huge, warn_of_far_rows
 from sidebayes.common.warnings import warn_user
 

@@ -18,16 +18,8 @@ from jax.typing import ArrayLike
 from numpy.typing import ArrayLike as HostArrayLike
 from numpyro.distributions import constraints
 
-from sidebayes.common.fields import (
-    Positive,
-    Range,
-    check_fields,
-    check_integer,
-    given_array,
-    is_traced,
-    plain_array,
-    real_array,
-)
+from sidebayes.common.arrays import given_array, is_traced, plain_array, real_array
+from sidebayes.common.fields import Positive, Range, check_fields, check_integer
 
 from .numbers import pytree_of_numbers
 from .side_information.partial_labels import frozen

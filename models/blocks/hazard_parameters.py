@@ -20,7 +20,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from sidebayes.common.fields import is_traced
+from sidebayes.common.arrays import is_traced
 from sidebayes.common.warnings import warn_user
 
 from .block import Block

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidebayes.common.fields import is_traced, rebuilt
+from sidebayes.common.arrays import is_traced
+from sidebayes.common.fields import rebuilt
 
 __all__ = ["library_of", "pytree_of_numbers"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from .fields import name_array, refuse_unwritable
+from .arrays import name_array, refuse_unwritable
 
 __all__ = ["check_class_names", "class_codes", "class_indices", "named_classes"]
 

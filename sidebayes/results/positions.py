@@ -20,7 +20,7 @@ from sidebayes.models.blocks.embedding.distances import NoisyDistances
 from sidebayes.models.blocks.embedding.geodesics import geodesics_from
 from sidebayes.models.blocks.embedding.placement import Placement, place_points
 
-from ..common.fields import point_table, real_array
+from ..common.arrays import point_table, real_array
 from ..common.warnings import warn_user
 from ..data.tables import in_order_of
 from .base.fit_base import FitBase

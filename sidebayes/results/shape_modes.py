@@ -10,7 +10,8 @@ from scipy.spatial import KDTree
 
 from sidebayes.models.blocks.manifolds.shape_chart import whole_coordinates
 
-from ..common.fields import check_integer, check_seed, real_array
+from ..common.arrays import real_array
+from ..common.fields import check_integer, check_seed
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
 from .shapes import band, chart_of, group_names, laws_of, table_of

@@ -19,7 +19,7 @@ from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
-from ..common.fields import real_array
+from ..common.arrays import real_array
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
 from .base.predictions import over_draws

@@ -18,8 +18,8 @@ from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.event_times import PiecewiseHazard
 from sidebayes.models.blocks.side_information.groups import Groups, check_order_of_groups
 
+from ..common.arrays import real_array
 from ..common.clocks import clocks, last_by_subject
-from ..common.fields import real_array
 from ..common.warnings import warn_user
 from ..runs.checks import check_dims
 from ..runs.run import Run

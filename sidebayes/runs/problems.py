@@ -41,7 +41,7 @@ from sidebayes.models.blocks.directional.wrapped_components import WrappedCompon
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
-from ..common.fields import refuse_unwritable
+from ..common.arrays import refuse_unwritable
 from ..common.warnings import warn_user
 from .checks import as_annotated
 

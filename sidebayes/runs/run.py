@@ -22,7 +22,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 
-from ..common.fields import plain_array
+from ..common.arrays import plain_array
 from . import checks, problems, record
 from .rows import Rows, look_at_rows
 from .zoo import CARDS, Card, inference_used, links_taken

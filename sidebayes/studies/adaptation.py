@@ -27,14 +27,9 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 from sidebayes.models.domain_adaptation import domain_adaptation
 
 from ..api import fit
+from ..common.arrays import point_table
 from ..common.columns import column_names
-from ..common.fields import (
-    Range,
-    check_integer,
-    check_number,
-    check_seed,
-    point_table,
-)
+from ..common.fields import Range, check_integer, check_number, check_seed
 from ..data.tables import in_order_of
 from ..results.fit import Fit
 from ..tasks import Task, run_tasks

@@ -20,7 +20,8 @@ from sidebayes.models.blocks.label_inference.padding import link_rows
 from sidebayes.models.blocks.side_information.links import Links
 
 from ..api import fit
-from ..common.fields import Range, check_integer, check_number, check_seed, point_table
+from ..common.arrays import point_table
+from ..common.fields import Range, check_integer, check_number, check_seed
 from ..data.tables import check_truth
 from .choice import NumberChoice
 

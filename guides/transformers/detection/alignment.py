@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
-from sidebayes.common.fields import real_array, refuse_gaps
+from sidebayes.common.arrays import real_array, refuse_gaps
 
 from .table import two_classes
 

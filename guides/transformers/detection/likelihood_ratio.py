@@ -11,7 +11,7 @@ from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from sidebayes.common.fields import real_array
+from sidebayes.common.arrays import real_array
 
 from .estimation import estimated
 from .population import MixPrior, Population

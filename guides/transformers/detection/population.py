@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
-from sidebayes.common.fields import real_array, refuse_gaps
+from sidebayes.common.arrays import real_array, refuse_gaps
 
 from .table import LongTable, SubjectSums
 

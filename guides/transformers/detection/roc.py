@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm, rankdata
 from sidebayes.models.blocks.side_information.groups import refuse_other_order
 
-from sidebayes.common.fields import Range, check_number, real_array, refuse_gaps
+from sidebayes.common.arrays import real_array, refuse_gaps
+from sidebayes.common.fields import Range, check_number
 
 from .table import two_classes
 

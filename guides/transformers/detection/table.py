@@ -11,15 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
 
+from sidebayes.common.arrays import plain_array, real_array, refuse_gaps
 from sidebayes.common.columns import column_names
-from sidebayes.common.fields import (
-    Range,
-    check_integer,
-    check_number,
-    plain_array,
-    real_array,
-    refuse_gaps,
-)
+from sidebayes.common.fields import Range, check_integer, check_number
 
 __all__ = ["LongTable", "SubjectSums", "by_output", "check_columns", "check_groups", "check_labels"]
 

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sidebayes.common.fields import check_integer, chosen_rows
+from sidebayes.common.arrays import chosen_rows
+from sidebayes.common.fields import check_integer
 from sidebayes.common.magnitudes import listed, refuse_huge, refuse_tiny
 from sidebayes.common.warnings import warn_user
 

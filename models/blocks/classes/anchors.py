@@ -11,8 +11,9 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from sidebayes.common.arrays import plain_array, real_array, refuse_gaps
 from sidebayes.common.class_names import check_class_names
-from sidebayes.common.fields import plain_array, real_array, rebuilt, refuse_gaps
+from sidebayes.common.fields import rebuilt
 
 from ..side_information.partial_labels import frozen
 from .class_mixture import log_of

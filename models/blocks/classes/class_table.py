@@ -10,7 +10,8 @@ import numpyro
 from jax import Array
 from jax.typing import ArrayLike
 
-from sidebayes.common.fields import check_integer, given_array, is_traced
+from sidebayes.common.arrays import given_array, is_traced
+from sidebayes.common.fields import check_integer
 
 from ..mixtures.weights import DirichletWeights
 

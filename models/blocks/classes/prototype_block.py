@@ -21,7 +21,8 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from sidebayes.common.fields import check_integer, is_traced, plain_array
+from sidebayes.common.arrays import is_traced, plain_array
+from sidebayes.common.fields import check_integer
 from sidebayes.common.magnitudes import listed
 
 from ..block import Block

@@ -13,9 +13,10 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
+from sidebayes.common.arrays import plain_array, point_table, real_array
 from sidebayes.common.class_names import check_class_names
 from sidebayes.common.columns import column_order, refuse_odd_names
-from sidebayes.common.fields import plain_array, point_table, real_array, rebuilt
+from sidebayes.common.fields import rebuilt
 
 from ..components.gaussians.gaussian import Gaussian
 from ..side_information.partial_labels import PartialLabels

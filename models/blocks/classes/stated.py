@@ -10,7 +10,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import check_integer, is_traced
+from sidebayes.common.arrays import is_traced
+from sidebayes.common.fields import check_integer
 
 from ..side_information.partial_labels import PartialLabels, as_partial_labels
 

@@ -14,7 +14,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, multigammaln
 from sklearn.metrics import pairwise_distances_argmin
 
-from sidebayes.common.fields import check_integer, point_table, real_array
+from sidebayes.common.arrays import point_table, real_array
+from sidebayes.common.fields import check_integer
 
 from ..numbers import library_of, pytree_of_numbers
 from .kmeans_starts import kmeans_centres

@@ -11,7 +11,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from sidebayes.common.fields import Range, check_integer, check_number, point_table
+from sidebayes.common.arrays import point_table
+from sidebayes.common.fields import Range, check_integer, check_number
 
 from ..numbers import pytree_of_numbers
 

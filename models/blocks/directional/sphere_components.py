@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from sidebayes.common.fields import check_integer, is_traced
+from sidebayes.common.arrays import is_traced
+from sidebayes.common.fields import check_integer
 
 from .directional_prior import DirectionalPrior, resolve_directional_prior
 from .von_mises_fisher_components import VonMisesFisherComponents

@@ -9,17 +9,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import (
-    Positive,
-    Range,
-    check_fields,
-    check_number,
-    given_array,
-    is_traced,
-    point_table,
-    real_array,
-    refuse_gaps,
-)
+from sidebayes.common.arrays import given_array, is_traced, point_table, real_array, refuse_gaps
+from sidebayes.common.fields import Positive, Range, check_fields, check_number
 
 from ..numbers import library_of, pytree_of_numbers
 from ..side_information.partial_labels import frozen

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import given_array, is_traced
+from sidebayes.common.arrays import given_array, is_traced
 from sidebayes.common.warnings import warn_user
 
 from ..numbers import library_of

@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import is_traced
+from sidebayes.common.arrays import is_traced
 
 from ..numbers import library_of
 from ..side_information.groups import Groups

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import Range, check_integer, check_number, point_table, real_array
+from sidebayes.common.arrays import point_table, real_array
+from sidebayes.common.fields import Range, check_integer, check_number
 
 from ..side_information.link_weights import check_pairs
 from ..side_information.links import Links

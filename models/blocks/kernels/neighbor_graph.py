@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist
 from sklearn.neighbors import NearestNeighbors
 
-from sidebayes.common.fields import check_integer, point_table
+from sidebayes.common.arrays import point_table
+from sidebayes.common.fields import check_integer
 
 __all__ = ["NeighborGraph"]
 

@@ -19,7 +19,8 @@ from jax.scipy.special import gammaln
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
-from sidebayes.common.fields import check_integer, refuse_unwritable
+from sidebayes.common.arrays import refuse_unwritable
+from sidebayes.common.fields import check_integer
 
 from .preshape import from_helmert
 

@@ -13,7 +13,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import check_integer, real_array, refuse_gaps
+from sidebayes.common.arrays import real_array, refuse_gaps
+from sidebayes.common.fields import check_integer
 
 from ..side_information.groups import Groups
 from . import preshape

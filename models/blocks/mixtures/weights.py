@@ -15,7 +15,8 @@ from jax.scipy.special import digamma
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Range, check_number, given_array, is_traced
+from sidebayes.common.arrays import given_array, is_traced
+from sidebayes.common.fields import Range, check_number
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import chosen_rows, is_traced, name_array, rebuilt, refuse_unwritable
+from sidebayes.common.arrays import chosen_rows, is_traced, name_array, refuse_unwritable
+from sidebayes.common.fields import rebuilt
 from sidebayes.common.warnings import warn_user
 
 from .cells import cell

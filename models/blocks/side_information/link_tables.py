@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import plain_array
+from sidebayes.common.arrays import plain_array
 from sidebayes.common.files import read_table
 
 __all__ = ["ACCEPTED", "RESERVED", "Table", "as_same", "read_links_table"]

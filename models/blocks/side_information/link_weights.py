@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import check_integer, plain_array, real_array, refuse_unwritable
+from sidebayes.common.arrays import plain_array, real_array, refuse_unwritable
+from sidebayes.common.fields import check_integer
 from sidebayes.common.warnings import warn_user
 
 from .groups import Groups

@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import check_integer, plain_array, point_table
+from sidebayes.common.arrays import plain_array, point_table
+from sidebayes.common.fields import check_integer
 from sidebayes.common.files import as_path
 
 from .groups import Groups

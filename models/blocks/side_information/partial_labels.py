@@ -11,8 +11,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.common.arrays import chosen_rows, name_array
 from sidebayes.common.class_names import check_class_names, class_indices
-from sidebayes.common.fields import chosen_rows, name_array, rebuilt
+from sidebayes.common.fields import rebuilt
 
 __all__ = [
     "PartialLabels",

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.common.fields import chosen_rows
+from sidebayes.common.arrays import chosen_rows
 from sidebayes.common.files import check_replaceable, write_table
 
 from .cells import cell

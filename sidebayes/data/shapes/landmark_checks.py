@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.models.blocks.side_information.groups import Groups
 
-from ...common.fields import name_array, refuse_unwritable
+from ...common.arrays import name_array, refuse_unwritable
 
 __all__ = [
     "check_landmark_names",

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
 from sidebayes.models.blocks.side_information.partial_labels import frozen
 
-from ...common.fields import chosen_rows, real_array
+from ...common.arrays import chosen_rows, real_array
 from ...common.files import write_whole
 from ..tables import check_data
 from .landmark_checks import (

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...common.fields import check_integer, plain_array
+from ...common.arrays import plain_array
+from ...common.fields import check_integer
 from .landmarks import Landmarks
 
 __all__ = ["digit_outlines"]

@@ -17,7 +17,8 @@ from sidebayes.models.blocks.manifolds.preshape import nearest_rotation
 from sidebayes.models.blocks.manifolds.shape_chart import shape_chart, whole_chart
 from sidebayes.models.blocks.side_information.groups import Groups
 
-from ...common.fields import check_integer, real_array, refuse_gaps
+from ...common.arrays import real_array, refuse_gaps
+from ...common.fields import check_integer
 from .landmark_checks import check_subjects
 from .landmarks import Landmarks
 

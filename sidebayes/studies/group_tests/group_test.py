@@ -16,7 +16,8 @@ from sidebayes.models.blocks.manifolds.alignment import align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
 
-from ...common.fields import Range, check_integer, check_number, check_seed, real_array, refuse_gaps
+from ...common.arrays import real_array, refuse_gaps
+from ...common.fields import Range, check_integer, check_number, check_seed
 from ...common.warnings import warn_user
 from ...data.shapes.landmark_checks import covariate_column
 from ...data.shapes.landmarks import Landmarks

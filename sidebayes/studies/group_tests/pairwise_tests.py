@@ -14,7 +14,7 @@ from scipy.stats import false_discovery_control
 
 from sidebayes.models.blocks.side_information.groups import Groups
 
-from ...common.fields import real_array
+from ...common.arrays import real_array
 from ...common.warnings import warn_user
 from ...data.shapes.landmarks import Landmarks
 from .group_test import check_groups, group_test, usual_statistics
