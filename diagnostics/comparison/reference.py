@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from sidebayes.guides.engines.modes import MISSED_MODE
+from sidebayes.guides.engines.modes import MISSED_MODE, REMEMBERED
 from sidebayes.guides.engines.optimisers.elsewhere import log_volume
 
 from sidebayes.common.warnings import SideBayesWarning
@@ -31,6 +31,12 @@ _APART, _ERRORS = 10.0, 3.0
 """Nats by which a mode or an evidence must fall short, and standard errors that it must exceed."""
 _DRAWS_PER_NUMBER = 10
 """Draws for each number of the parameters from which on their covariance is known."""
+_OWN_DOUBTS = {
+    MISSED_MODE: "no draw came near a mode that the search for a start found, whose share of the posterior "
+    "is missing",
+    REMEMBERED: "its particles remember where they began, and may all lack the same part of the posterior",
+}
+"""Beginnings of remarks of runs whose draws may lack a part of the posterior, and what these say."""
 
 
 class Reference(NamedTuple):
@@ -56,11 +62,10 @@ def choose_reference(fits: Mapping[str, Fitted]) -> Reference:
 
     A reference is a sampler of several chains that moved, and whose run shows no fault. It has 400
     effective draws, or 100 per chain of a few chains; no lower bound of another fit exceeds its log
-    evidence; it does not say itself that its draws missed a mode; and they do not hold far less mass than
-    those of another (`log_mass`). Of those that
-    are left, a run of `sidebayes.reference` comes first, then fits before draws from elsewhere that were not
-    tested against a density, then one whose verdict is good, then one that started at draws of the prior,
-    then the one of lowest R-hat.
+    evidence; it does not say itself that its draws may lack a part of the posterior; and they do not hold
+    far less mass than those of another (`log_mass`). Of those that are left, a run of `sidebayes.reference`
+    comes first, then fits before draws from elsewhere that were not tested against a density, then one whose
+    verdict is good, then one that started at draws of the prior, then the one of lowest R-hat.
 
     Parameters
     ----------
@@ -114,11 +119,9 @@ def _few_draws(name: str, fit: Fitted) -> str:
 def _misplaced(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:
     """How its own run or another fit shows that a sampler missed mass; empty where neither does."""
     remarks = json.loads(fit.tree["fit_info"].attrs.get("remarks", "[]"))
-    if any(remark.startswith(MISSED_MODE) for remark in remarks):
-        return (
-            f"{name} is no reference: its own verdict is that no draw came near a mode that the search for a "
-            "start found, whose share of the posterior is missing."
-        )
+    for begins, said in _OWN_DOUBTS.items():
+        if any(remark.startswith(begins) for remark in remarks):
+            return f"{name} is no reference: its own verdict is that {said}."
     others = {
         other: its
         for other, its in fits.items()

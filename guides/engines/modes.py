@@ -8,10 +8,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MISSED_MODE", "Modes", "distinct_modes", "modes_missed"]
+__all__ = ["MISSED_MODE", "PART_MISSING", "REMEMBERED", "Modes", "distinct_modes", "modes_missed"]
 
 MISSED_MODE = "No draw came near a mode that the search for a start found"
 """How a remark begins on draws without a part of the posterior."""
+
+REMEMBERED = "Particles still remember where their last moves began"
+"""How a remark begins on draws that may lack a part of the posterior."""
+
+PART_MISSING = (MISSED_MODE, REMEMBERED)
+"""Beginnings of remarks on draws whose own evidence is no more than a lower bound."""
 
 _NEAR = 0.01
 """Nats between ends at the same mode."""

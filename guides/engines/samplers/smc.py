@@ -23,6 +23,7 @@ from ..base import (
     Problem,
     Status,
 )
+from ..modes import REMEMBERED
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
@@ -59,6 +60,9 @@ __all__ = ["SMC"]
 
 _SPREAD = 1.0
 """Standard deviation of the runs' log evidence above which they have not converged."""
+
+_REMEMBERED = 0.35
+"""Correlation of the log likelihood with that before the last moves, above which draws may be wrong."""
 
 
 class _Cloud(NamedTuple):
@@ -146,9 +150,11 @@ class SMC(KeptEngine):
     as wide as they lie apart. Coordinates whose prior has heavy tails are moved on the scale of their
     inverse hyperbolic sine.
 
-    Where the log evidences of the runs spread by more than one, their mean says little. Each is unbiased
-    on the natural scale, but for the adaptation, so that by Markov's inequality the evidence exceeds a
-    twentieth of their mean with a probability of 95 per cent: that is reported, as a lower bound.
+    Where the log evidences of the runs spread by more than one, or particles remember much after the last
+    moves, as in a regression under the horseshoe prior, the mean of the runs says little, since all may lack
+    the same part of the posterior. Each is unbiased on the natural scale, but for the adaptation, so that
+    by Markov's inequality the evidence exceeds a twentieth of their mean with a probability of 95 per cent:
+    that is reported, as a lower bound.
 
     References
     ----------
@@ -374,7 +380,8 @@ class SMC(KeptEngine):
         log_evidence = pool_evidence(np.asarray(state.log_evidence), float(np.mean(state.variance)))
         settled = bool((reached >= 1).all())
         spread = float(np.std(state.log_evidence, ddof=1))
-        if spread > _SPREAD:
+        remarks = self._remarks(state) if settled else ()
+        if spread > _SPREAD or remarks:
             log_evidence = evidence_below(log_evidence.value)
         evidence = proper(problem, log_evidence)
         message = (
@@ -403,6 +410,17 @@ class SMC(KeptEngine):
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=evidence if settled else None,
+            remarks=remarks,
+        )
+
+    def _remarks(self, state: _Cloud) -> tuple[str, ...]:
+        """What particles remember, unless weights alone have led them from the prior to the posterior."""
+        memory = float(np.mean(state.memory))
+        if int(state.steps.max()) == 1 or not memory > _REMEMBERED:
+            return ()
+        return (
+            f"{REMEMBERED} (correlation {memory:.2f} of the log likelihood), so that all runs may lack the "
+            "same part of the posterior: raise num_mutations, and compare with NUTS",
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sidebayes.diagnostics.tree import evidence_attributes
 from sidebayes.guides.engines.base import Evidence
 from sidebayes.guides.engines.bridge import bridge_evidence
-from sidebayes.guides.engines.modes import MISSED_MODE
+from sidebayes.guides.engines.modes import PART_MISSING
 
 from ...common.fields import check_seed
 from ...common.warnings import warn_user
@@ -87,7 +87,7 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     if level == "caution":
         warn_user(f"the evidence is of draws that call for caution: {why}")
     remarks = json.loads(fit.tree["fit_info"].attrs["remarks"])
-    if any(remark.startswith(MISSED_MODE) for remark in remarks):
+    if any(remark.startswith(PART_MISSING) for remark in remarks):
         assert found.standard_error is not None  # it is sampled
         found = Evidence(found.value - _SURE * found.standard_error, "bound")
     tree = fit.tree.copy()

@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 from dataclasses import replace
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
 from scipy import integrate, stats
 from sidebayes.guides.engines.base import FitError, Problem, SideBayesWarning
+from sidebayes.guides.engines.modes import REMEMBERED
 from sidebayes.guides.engines.samplers import nested, particles
 from sidebayes.guides.engines.samplers.nested import NestedSlice
 from sidebayes.guides.engines.samplers.particles import pool_evidence
@@ -333,3 +336,38 @@ def test_a_long_run_is_predicted(monkeypatch):
     told = int(re.search(r"(\d+) temperatures", str(said[0].message)).group(1))
     took = int(re.search(r"over (\d+) temperatures", found.status.message).group(1))
     assert 0.6 < told / took < 1.6
+
+
+def horseshoe(x: Annotated[ArrayLike, "rows columns"], y: Annotated[ArrayLike, "rows"]):
+    """A regression on more columns than rows, whose scales and coefficients form many funnels."""
+    scale = numpyro.sample("scale", dist.HalfCauchy(0.1))
+    with numpyro.plate("columns", x.shape[1]):
+        local = numpyro.sample("local", dist.HalfCauchy(1.0))
+        unit = numpyro.sample("unit", dist.Normal())
+    noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(x @ (unit * local * scale), noise), obs=y)
+
+
+def test_particles_that_remember_are_no_reference():
+    """All runs agreed on a noise of 1.3, where a long run with coefficients summed out says .43 +- .25."""
+    rng = np.random.default_rng(5)
+    rng.normal(size=7)
+    x = rng.normal(size=(15, 25))
+    y = 2 * x[:, 0] - 1.5 * x[:, 3] + 0.5 * rng.normal(size=15)
+    fit = sb.fit(horseshoe, x, y, engine="smc", seed=5, progress=False)
+    level, said = fit.verdict
+    assert level == "caution"
+    assert REMEMBERED in said
+    assert fit.log_evidence.kind == "bound"
+    # more than two nats are missing
+    assert fit.log_evidence.value < -28
+    table = sb.compare({"smc": fit, "again": fit})
+    assert set(table.frame["trust"]) == {"no reference"}
+
+
+def test_particles_that_were_hardly_moved_are_doubted(peaks):
+    assert peaks.remarks == ()
+    still = replace(ENGINES["random_walk"], num_mutations=1).run(peaks_problem(), seed=3)
+    assert still.remarks[0].startswith(REMEMBERED)
+    assert still.log_evidence.kind == "bound"
