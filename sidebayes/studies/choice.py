@@ -75,7 +75,7 @@ class NumberChoice:
 
     def _doubts(self, *, by_bic: bool) -> str:
         """What speaks against a choice by BIC or evidence, and against the fit chosen."""
-        said = []
+        said: list[str] = []
         if by_bic and "bic" in self.path:
             said += self._tied_in_bic()
         if "log_evidence" in self.path and self._has_greatest_evidence():
@@ -93,7 +93,7 @@ class NumberChoice:
     def _tied_in_bic(self) -> Iterator[str]:
         """Numbers whose BIC is as good as that of the one chosen."""
         bic = self.path["bic"]
-        gaps = {one: bic[one] - bic[self.number] for one in bic.index.drop(self.number)}
+        gaps = {one: bic[one] - bic[self.number] for one in bic.index.drop([self.number])}
         tied = tied_in_bic(gaps)
         if tied:
             yield not_told_by_bic(str(self.number), [str(one) for one in tied])
