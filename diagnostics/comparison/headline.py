@@ -12,6 +12,7 @@ from ..fitted import Fitted
 from ..trust.facts import BADGES
 from ..trust.modes import height, same_question
 from .reference import is_untested, starts_at_prior
+from .ties import SURE, listed, not_told_by_bic, tied_in_bic
 
 __all__ = ["headline"]
 
@@ -22,13 +23,9 @@ _SAID = {
 }
 """What fits do that are measured against a reference, one of them or several."""
 
-_SMALL_GAP, _SURE = 4.0, 2.0
-"""Differences of elpd that are small, or below so many of their standard errors, tell nothing: Sivula,
-Magnusson, Matamoros and Vehtari (2020), arXiv:2008.10296."""
-
-_POSITIVE = 2.0
-"""Differences of BIC below which evidence is not worth more than a bare mention: Raftery (1995), Sociol.
-Methodol. 25, 111-163."""
+_SMALL_GAP = 4.0
+"""Differences of elpd that are small, or below `SURE` standard errors, tell nothing: Sivula, Magnusson,
+Matamoros and Vehtari (2020), arXiv:2008.10296."""
 
 
 def headline(
@@ -77,16 +74,16 @@ def _alone(fits: Mapping[str, Fitted]) -> str:
             f"no other run is of the posterior of {next(iter(fits))}, to vouch for it"
             f"{kept and f', {kept}'}; by itself: {next(iter(by_badge))}"
         )
-    said = ", ".join(f"{badge} ({_list(names)})" for badge, names in by_badge.items())
+    said = ", ".join(f"{badge} ({listed(names)})" for badge, names in by_badge.items())
     why = kept or "whose posteriors differ"
-    return f"no run vouches for another among {_list(fits)}, {why}; by themselves: {said}"
+    return f"no run vouches for another among {listed(fits)}, {why}; by themselves: {said}"
 
 
 def _as_sample(fits: Mapping[str, Fitted]) -> str:
     """Which fits keep some rows of a table on disk, so that no fit of all rows is known to be of the same."""
     names = [name for name, fit in fits.items() if fit.tree.attrs.get("sidebayes_sample_of")]
     is_one = "is" if len(names) == 1 else "are"
-    return f"as {_list(names)} {is_one} described by a sample of the rows" if names else ""
+    return f"as {listed(names)} {is_one} described by a sample of the rows" if names else ""
 
 
 def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
@@ -109,16 +106,18 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
         drawn = [name for name in fits if name not in by_trust.get("", ())]
         point = f"; for a point estimate use {able[0]}" if able else ""
         return (
-            f"trust no draws of {_list(drawn)} yet, since none deserves to be the reference{point}"
+            f"trust no draws of {listed(drawn)} yet, since none deserves to be the reference{point}"
         )
     good = [name for name in by_trust.get("", ()) if fits[name].verdict[0] == "good"]
     low = by_trust.get("lower mode")
     lower = f", and {_do(low, *_SAID['lower mode'])}" if low else ""
     if len(good) > 1 and any(height(fits[name]) is None for name in good):
-        return f"nothing here ranks {_list(good)}, whose likelihoods were not computed{lower}"
+        return f"nothing here ranks {listed(good)}, whose likelihoods were not computed{lower}"
     if good:
         return f"use {good[0]}, a mode whose search shows no fault{lower}"
-    return f"trust none of {_list(fits)} yet: {BADGES[next(iter(fits.values())).verdict[0]]}{lower}"
+    return (
+        f"trust none of {listed(fits)} yet: {BADGES[next(iter(fits.values())).verdict[0]]}{lower}"
+    )
 
 
 def _doubt(name: str, fit: Fitted) -> list[str]:
@@ -131,7 +130,7 @@ def _doubt(name: str, fit: Fitted) -> list[str]:
 
 def _do(names: list[str], one: str, several: str) -> str:
     """Names with what they do."""
-    return f"{_list(names)} {several if len(names) > 1 else one}"
+    return f"{listed(names)} {several if len(names) > 1 else one}"
 
 
 def _prediction(scores: Mapping[str, NDArray[np.float64]], fits: Mapping[str, Fitted]) -> str:
@@ -139,20 +138,18 @@ def _prediction(scores: Mapping[str, NDArray[np.float64]], fits: Mapping[str, Fi
     best = max(scores, key=lambda name: scores[name].sum())
     lags = {name: scores[best] - scores[name] for name in scores if name != best}
     lag = {name: (d.sum(), np.sqrt(len(d)) * d.std()) for name, d in lags.items()}
-    tied = [n for n, (gap, error) in lag.items() if gap < max(_SMALL_GAP, _SURE * error)]
+    tied = [n for n, (gap, error) in lag.items() if gap < max(_SMALL_GAP, SURE * error)]
     below = [name for name in lag if name not in tied]
 
     def above(names: Sequence[str]) -> str:
-        return _list([f"{lag[n][0]:.1f} ± {lag[n][1]:.1f} above that of {n}" for n in names])
+        return listed([f"{lag[n][0]:.1f} ± {lag[n][1]:.1f} above that of {n}" for n in names])
 
     if not tied:
         level = fits[best].verdict[0]
         doubt = "" if level == "good" else f", though its own verdict is “{BADGES[level]}”"
         return f"LOO prefers {best}, whose elpd is {above(below)}{doubt}"
     rest = f", and {above(below)}" if below else ""
-    return (
-        f"LOO does not tell {_list([best, *tied])} apart: the elpd of {best} is {above(tied)}{rest}"
-    )
+    return f"LOO does not tell {listed([best, *tied])} apart: the elpd of {best} is {above(tied)}{rest}"
 
 
 def _criterion(bics: Mapping[str, float], fits: Mapping[str, Fitted]) -> str:
@@ -161,16 +158,9 @@ def _criterion(bics: Mapping[str, float], fits: Mapping[str, Fitted]) -> str:
     gaps = {
         n: bics[n] - bics[best] for n in bics if same_question(fits[n]) != same_question(fits[best])
     }
-    tied = [n for n, gap in gaps.items() if gap < _POSITIVE]
-    if tied:
-        return f"BIC does not tell {_list([best, *tied])} apart"
+    if tied := tied_in_bic(gaps):
+        return not_told_by_bic(best, tied)
     nearest = min(gaps, key=gaps.__getitem__)
     level = fits[best].verdict[0]
     doubt = "" if level == "good" else f", though its own verdict is “{BADGES[level]}”"
     return f"BIC prefers {best}, by {gaps[nearest]:.1f} over {nearest}{doubt}"
-
-
-def _list(names: Sequence[str] | Mapping[str, Fitted]) -> str:
-    """Names in a row, the last after "and"."""
-    own = list(names)
-    return own[0] if len(own) == 1 else f"{', '.join(own[:-1])} and {own[-1]}"

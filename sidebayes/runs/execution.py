@@ -202,7 +202,8 @@ def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult
     if found is None:
         return result
     message, evidence = f"{result.status.message}; {found}", result.log_evidence
-    if evidence is not None and evidence.standard_error is not None:
+    # a bound holds whatever the draws missed
+    if evidence and evidence.kind == "estimate" and evidence.standard_error is not None:
         evidence = evidence_below(evidence.value)  # whose error does not know of this mode
         message += f", whose estimate is no more than a lower bound, {evidence}"
     return replace(result, status=Status(False, message), log_evidence=evidence)

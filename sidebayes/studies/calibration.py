@@ -102,6 +102,13 @@ def calibrate(
     TypeError, ValueError
         If the model cannot simulate, or the engine gives a single point.
 
+    Notes
+    -----
+    With `num_points` the table is None while data are drawn, so that a branch of the model for this case is
+    run, and is compared with the likelihood. Outcomes that are left out of data by name are not None but
+    NaN, in their shapes: they are drawn from the distributions of the likelihood itself, and a branch on
+    ``y is None`` is neither run nor checked.
+
     References
     ----------
     Talts, Betancourt, Simpson, Vehtari and Gelman (2018), arXiv:1804.06788. Säilynoja, Bürkner and

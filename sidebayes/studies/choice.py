@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 
+from sidebayes.diagnostics.comparison.ties import (
+    listed,
+    not_told_by_bic,
+    tied_in_bic,
+    tied_in_evidence,
+)
+from sidebayes.guides.engines.base import Evidence
+
 from ..common.fields import check_integer
 from ..common.warnings import warn_user
 from ..results.fit import Fit
 
-__all__ = ["NumberChoice", "read_numbers"]
-
-_SURE = 2.0
-"""Standard errors of a difference beyond which it is told from zero."""
+__all__ = ["NumberChoice", "evidence_columns", "read_numbers"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,39 +68,63 @@ class NumberChoice:
             the least number is then no edge.
         """
         choice = cls(fit, path)
-        edge, doubts = choice._edge(argument, reached), choice._doubts()
+        edge, doubts = choice._edge(argument, reached), choice._doubts(by_bic=reached is None)
         for said in filter(None, (edge, doubts)):
             warn_user(said)
         return cls(fit, path, edge, doubts)
 
-    def _doubts(self) -> str:
-        """What speaks against a choice by evidence, and against the fit chosen."""
-        said = []
-        if "standard_error" in self.path and self.path["log_evidence"].isna().any():
-            numbers = ", ".join(map(str, self.path.index[self.path["log_evidence"].isna()]))
-            said.append(f"of {numbers} {self.what} there is no evidence, and they may be better")
-        if "log_evidence" in self.path and self.path["log_evidence"].notna().sum() > 1:
-            value = self.path["log_evidence"].dropna()
-            best, *others = value.sort_values(ascending=False).index
-            bounds = self.path["evidence"] == "bound"
-            if bounds.any():
-                numbers = ", ".join(map(str, self.path.index[bounds]))
-                said.append(
-                    f"of {numbers} {self.what} there is only a lower bound of the log evidence, which may be "
-                    "far above it"
-                )
-            error = self.path.get("standard_error", value * np.nan)
-            gap, of_gap = value[best] - value[others[0]], np.hypot(error[best], error[others[0]])
-            if gap < _SURE * of_gap:
-                said.append(
-                    f"the log evidence of {best} is {gap:.2g} ± {of_gap:.2g} above that of {others[0]}, "
-                    "which does not tell them apart"
-                )
+    def _doubts(self, *, by_bic: bool) -> str:
+        """What speaks against a choice by BIC or evidence, and against the fit chosen."""
+        said: list[str] = []
+        if by_bic and "bic" in self.path:
+            said += self._tied_in_bic()
+        if "log_evidence" in self.path and self._has_greatest_evidence():
+            said += [*self._without_evidence(), *self._tied_in_evidence()]
         if self.fit is not None and self.fit.verdict[0] == "bad":
             said.append(
                 f"the fit of {self.number} {self.what} is not to be trusted: {self.fit.verdict[1]}"
             )
         return "; ".join(said)
+
+    def _has_greatest_evidence(self) -> bool:
+        known = self.path["log_evidence"].dropna()
+        return len(known) > 0 and known.idxmax() == self.number
+
+    def _tied_in_bic(self) -> Iterator[str]:
+        """Numbers whose BIC is as good as that of the one chosen."""
+        bic = self.path["bic"]
+        gaps = {one: bic[one] - bic[self.number] for one in bic.index.drop([self.number])}
+        tied = tied_in_bic(gaps)
+        if tied:
+            yield not_told_by_bic(str(self.number), [str(one) for one in tied])
+
+    def _without_evidence(self) -> Iterator[str]:
+        """Numbers of which there is no evidence, or a bound alone."""
+        for those, what in (
+            (self.path["log_evidence"].isna(), "is no evidence, and they may be better"),
+            (
+                self.path["evidence"] == "bound",
+                "is only a lower bound of the log evidence, which may be far above it",
+            ),
+        ):
+            if those.any():
+                numbers = ", ".join(map(str, self.path.index[those]))
+                yield f"of {numbers} {self.what} there {what}"
+
+    def _tied_in_evidence(self) -> Iterator[str]:
+        """Numbers whose log evidence is as good as that of the one chosen; bounds are none of them."""
+        estimated = self.path["evidence"] == "estimate"
+        others = self.path.index[estimated & (self.path.index != self.number)]
+        value = self.path["log_evidence"]
+        error = self.path.get("standard_error", value * np.nan).astype(float)
+        gaps = {one: value[self.number] - value[one] for one in others}
+        errors = {one: float(np.hypot(error[self.number], error[one])) for one in others}
+        tied = tied_in_evidence(gaps, errors)
+        if tied:
+            above = listed(
+                [f"{gaps[one]:.2g}{_spread(errors[one])} above that of {one}" for one in tied]
+            )
+            yield f"the log evidence of {self.number} is {above}, which does not tell them apart"
 
     def _edge(self, argument: str, reached: int | None) -> str:
         tried = self.path.index[self.path.drop(columns="chosen").notna().any(axis=1)]
@@ -125,6 +154,24 @@ class NumberChoice:
         """The table, and what is to be said of the choice."""
         head = f"{self.number} {self.what} chosen of {len(self.path)} numbers tried"
         return "\n".join(filter(None, (head, self.edge, self.doubts, self.path.to_string())))
+
+
+def evidence_columns(evidence: Evidence | None) -> dict[str, Any]:
+    """Columns of a row of `NumberChoice.path` that say what the evidence is.
+
+    Parameters
+    ----------
+    evidence : Evidence or None
+    """
+    if evidence is None:
+        return {"log_evidence": np.nan, "standard_error": np.nan, "evidence": None}
+    error = np.nan if evidence.standard_error is None else evidence.standard_error
+    return {"log_evidence": evidence.value, "standard_error": error, "evidence": evidence.kind}
+
+
+def _spread(error: float) -> str:
+    """An error after its value."""
+    return " (of unknown error)" if np.isnan(error) else f" ± {error:.2g}"
 
 
 def read_numbers(argument: str, given: Any, example: str) -> list[int]:

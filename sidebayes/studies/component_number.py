@@ -27,7 +27,7 @@ from ..runs.run import Run
 from ..runs.zoo import find_card
 from ..streams import scan_among
 from ..tasks import Task, run_tasks
-from .choice import NumberChoice, read_numbers
+from .choice import NumberChoice, evidence_columns, read_numbers
 
 __all__ = ["ComponentChoice", "select_components"]
 
@@ -87,6 +87,9 @@ def select_components(
         Minimise `Fit.bic` of a mode, or maximise `Fit.log_evidence`, for draws that of `Fit.with_evidence`.
         The empirical prior depends on the number of clusters: give a `GaussianPrior` to compare numbers
         under one prior.
+        Doubts of the choice name the numbers that are as good: whose BIC is less than 2 above the least one,
+        or whose log evidence is below the greatest one by less than 1, by less than two standard errors of
+        the difference, or by less than 3 where its error is not known (Raftery 1995).
     beyond : Fit, optional
         A fit by its mode of another model to the same data. Numbers are tried in rising order, and the
         first whose BIC exceeds that of this fit is chosen, which gives models of similar complexity.
@@ -257,19 +260,14 @@ def _with_evidence(
     return found
 
 
-def _score(found: Fit, by_evidence: bool) -> dict[str, float | str]:
+def _score(found: Fit, by_evidence: bool) -> dict[str, Any]:
     if not by_evidence:
         return {"bic": found.bic}
     evidence = found.log_evidence
     if evidence is None and not (found.config.gives_point or found.config.independent_draws):
-        return {"log_evidence": np.nan}
+        return evidence_columns(None)
     if evidence is None:
         raise ValueError(
             f"{found.engine} gives no evidence; use engine='smc' or 'nested', or criterion='bic'"
         )
-    error = np.nan if evidence.standard_error is None else evidence.standard_error
-    return {
-        "log_evidence": evidence.value,
-        "standard_error": error,
-        "evidence": evidence.kind,
-    }
+    return evidence_columns(evidence)

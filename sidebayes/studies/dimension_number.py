@@ -20,7 +20,7 @@ from ..common.warnings import warn_user
 from ..results.fit import Fit
 from ..results.positions import WIDE
 from ..tasks import Task, run_tasks
-from .choice import NumberChoice, read_numbers
+from .choice import NumberChoice, evidence_columns, read_numbers
 
 __all__ = ["DimensionChoice", "select_dimensions"]
 
@@ -34,11 +34,11 @@ class DimensionChoice(NumberChoice):
     fit : Fit
         The fit with the chosen number of dimensions.
     path : DataFrame
-        A row for every number of dimensions tried: ``log_evidence``, and whether this ``evidence`` is an
-        estimate or a lower bound; ``elpd``, the expected log predictive
-        density of points left out, with the standard error ``difference_se`` of its difference to the best
-        one; ``wide``, the number of points for which the draws are too narrow to tell; the typical ``noise``
-        and whether it is the one ``chosen``.
+        A row for every number of dimensions tried: ``log_evidence``, its ``standard_error``, NaN where it is
+        not known, and whether this ``evidence`` is an estimate or a lower bound; ``elpd``, the expected log
+        predictive density of points left out, with the standard error ``difference_se`` of its difference to
+        the best one; ``wide``, the number of points for which the draws are too narrow to tell; the typical
+        ``noise`` and whether it is the one ``chosen``.
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     doubts : str
@@ -130,11 +130,9 @@ def select_dimensions(
             lost[number], rows[number] = result, {}
             continue
         found, scores = result
-        evidence = found.log_evidence
         fits[number], by_point[number] = found, scores["elpd"].to_numpy()
         rows[number] = {
-            "log_evidence": np.nan if evidence is None else evidence.value,
-            "evidence": None if evidence is None else evidence.kind,
+            **evidence_columns(found.log_evidence),
             "elpd": scores["elpd"].sum(),
             "wide": int((~(scores["pareto_k"] <= WIDE)).sum()),
             "noise": float(np.sqrt(found.params["noise_variance"])),
@@ -146,7 +144,7 @@ def select_dimensions(
     path = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_dimensions")
     best = by_point[tried[int(path["elpd"].argmax())]]
     errors = {n: np.sqrt(len(best)) * np.std(best - own) for n, own in by_point.items()}
-    path.insert(3, "difference_se", pd.Series(errors))
+    path.insert(4, "difference_se", pd.Series(errors))
     if criterion == "evidence" and path["log_evidence"].isna().all():
         raise ValueError(
             f"engine {engine!r:.60} has no evidence; use 'laplace', or criterion='loo'"

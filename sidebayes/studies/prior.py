@@ -63,7 +63,8 @@ def prior_predictive(
         Name of a card or a NumPyro model, as for `fit`.
     *data
         Data as for `fit`. Outcomes may be left out or None where other data determine the number of
-        rows. Links and known classes are held, and labels are drawn given them.
+        rows; the model is given NaN in their place. Links and known classes are held, and labels are drawn
+        given them.
     num_draws : int
     seed : int
         The same seed gives the same draws.

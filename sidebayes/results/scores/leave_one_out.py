@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from xarray import DataArray
 
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import individual_sites
@@ -25,6 +24,7 @@ from ...common.fields import check_seed
 from ...common.warnings import warn_user
 from ...tasks import Task
 from ..base.fit_base import FitBase
+from .unit_names import by_unit, unit_names, units_of_terms
 from .validation import fits_without, refuse_sample, unit_terms, units_held_out
 
 if TYPE_CHECKING:
@@ -67,9 +67,10 @@ def loo(
     Returns
     -------
     arviz_stats.utils.ELPDDataLOO
-        With ``elpd_i`` and ``pareto_k`` by unit, zero for those that were left out by a fit. A warning
-        counts the units for which the draws are too narrow, and recommends `refit` for a few of them and
-        `kfold` for many. `arviz_stats.compare` takes it.
+        With ``elpd_i`` and ``pareto_k`` by unit, whose coordinate names the elements of each, such as "3" or
+        "3+17"; ``pareto_k`` is zero for those that were left out by a fit. A warning counts the units for
+        which the draws are too narrow, and recommends `refit` for a few of them and `kfold` for many.
+        `arviz_stats.compare` takes it, but pairs units by their order alone.
 
     Raises
     ------
@@ -88,7 +89,7 @@ def loo(
         raise TypeError(f"refit = {refit!r:.60}; expected True or False")
     check_seed(seed)
     terms = _finite_terms(fit)
-    found = _of_units(terms) if unit == "set" else _of_rows(fit, terms)
+    found = _of_units(fit, terms) if unit == "set" else _of_rows(fit, terms)
     wide = np.flatnonzero(
         ~(found.pareto_k.to_numpy() <= found.good_k)
     )  # NaN where weights have no tail
@@ -126,9 +127,10 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
     return terms
 
 
-def _of_units(terms: NDArray) -> ELPDDataLOO:
+def _of_units(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
     flat = terms.reshape(-1, terms.shape[-1]).T
-    return _weighted(-flat, flat)
+    known = fit.run.model is not None  # which tells the units
+    return _weighted(-flat, flat, unit_names(fit.run, units_of_terms(fit)) if known else None)
 
 
 def _of_rows(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
@@ -146,14 +148,14 @@ def _of_rows(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
         )
     ((dim, unit),) = layout.unit.items()
     if np.array_equal(unit, np.arange(len(unit))):
-        return _of_units(terms)
+        return _of_units(fit, terms)
     flat = terms.reshape(-1, terms.shape[-1])
     ratios, own = np.empty((len(unit), len(flat))), np.empty((len(unit), len(flat)))
     for dropped in _rounds(unit):
         rest, alone = _without(fit, dim, unit, dropped)
         ratios[dropped] = rest[unit[dropped]] - flat.T[unit[dropped]]
         own[dropped] = alone
-    return _weighted(ratios, own)
+    return _weighted(ratios, own, unit_names(run, {dim: np.arange(len(unit))}))
 
 
 def _rounds(unit: NDArray[np.int64]) -> Sequence[NDArray[np.int64]]:
@@ -194,7 +196,7 @@ def _without(
     return rest, alone
 
 
-def _weighted(ratios: NDArray, own: NDArray) -> ELPDDataLOO:
+def _weighted(ratios: NDArray, own: NDArray, names: NDArray[np.object_] | None) -> ELPDDataLOO:
     """Scores by smoothed weights; the axes of log ratios and log densities are (unit, draw)."""
     from arviz_stats.utils import ELPDDataLOO
 
@@ -212,8 +214,8 @@ def _weighted(ratios: NDArray, own: NDArray) -> ELPDDataLOO:
         scale="log",
         warning=not bool((k <= good).all()),
         good_k=good,
-        elpd_i=DataArray(elpd, dims="unit", name="elpd_i"),
-        pareto_k=DataArray(k, dims="unit", name="pareto_k"),
+        elpd_i=by_unit("elpd_i", elpd, names),
+        pareto_k=by_unit("pareto_k", k, names),
     )
 
 

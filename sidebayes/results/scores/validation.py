@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from xarray import DataArray
 
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.problem import posterior
@@ -28,6 +27,7 @@ from ...runs.run import Run
 from ...tasks import Task, run_tasks
 from ..base.fit_base import FitBase
 from ..base.other_rows import joined_units, refuse_reading_others, sum_by_unit
+from .unit_names import by_unit, unit_names
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOOKFold
@@ -130,7 +130,8 @@ def kfold(
     Returns
     -------
     arviz_stats.utils.ELPDDataLOOKFold
-        With ``elpd_i`` and ``p_kfold_i`` by unit; `arviz_stats.compare` takes it.
+        With ``elpd_i`` and ``p_kfold_i`` by unit, whose coordinate names the elements of each, such as "3"
+        or "3+17". `arviz_stats.compare` takes it, but pairs units by their order alone.
 
     Raises
     ------
@@ -161,6 +162,7 @@ def kfold(
     if unsettled:
         warn_user(f"the engine did not converge on folds {unsettled}; run it longer")
     inside = _by_joined_unit(fit, units.layout, unit)
+    names = unit_names(fit.run, unit)
     return ELPDDataLOOKFold(
         elpd=float(elpd.sum()),
         se=float(np.sqrt(len(elpd) * elpd.var())),
@@ -170,9 +172,9 @@ def kfold(
         scale="log",
         warning=bool(unsettled),
         good_k=None,  # type: ignore[arg-type]
-        elpd_i=DataArray(elpd, dims="unit", name="elpd_i"),
+        elpd_i=by_unit("elpd_i", elpd, names),
         n_folds=num_folds,
-        p_kfold_i=DataArray(inside - elpd, dims="unit", name="p_kfold_i"),
+        p_kfold_i=by_unit("p_kfold_i", inside - elpd, names),
     )
 
 

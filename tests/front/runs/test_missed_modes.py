@@ -120,3 +120,15 @@ def test_em_without_labels_ends_at_the_mode():
         heights = [fit.tree["sample_stats"]["lp"].item() for fit in (by_em, by_map)]
         np.testing.assert_allclose(*heights, atol=1e-4)
         assert "1 distinct mode from 10 starts" in by_em.status.message
+
+
+def test_a_lower_bound_stays_one_where_a_mode_is_missed():
+    known = EXACT["rare_mode"]()
+    fit = sb.fit(known.model, *known.data, engine="svi", progress=False, **known.options)
+    weights = fit.tree["sample_stats"]["log_weight"].to_numpy()
+    assert "found a mode that draws missed" in fit.status.message
+    assert fit.log_evidence.kind == "bound"
+    assert fit.log_evidence.value == weights.mean()
+    assert fit.log_evidence.standard_error > 0
+    assert fit.status.message.count("log evidence") == 1
+    assert "estimate" not in fit.status.message

@@ -264,3 +264,22 @@ def test_every_pair(case, engine):
     assert result.failed <= 2
     if exact:
         assert replace(result, level=1e-3).calibrated, result
+
+
+def test_a_branch_for_missing_data_is_run_with_num_points_alone():
+    """As the page on calibration says."""
+    seen = []
+
+    def points(x: Annotated[Any, "points"] = None, *, num_points=None):
+        seen.append(x is None)
+        shifted(x, num_points=num_points)
+
+    def rows(y: Annotated[Any, "rows"], doses: Annotated[Any, "rows"]):
+        seen.append(y is None)
+        sloped(y, doses)
+
+    given = {"num_simulations": 10, "progress": False}
+    calibrate(rows, Conjugate(), doses=np.ones(5), **given)
+    assert not any(seen)
+    calibrate(points, Conjugate(), num_points=5, **given)
+    assert any(seen)

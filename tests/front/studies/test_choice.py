@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from sidebayes.diagnostics.comparison import headline
 
 import sidebayes as sb
 from sidebayes.studies.choice import NumberChoice
@@ -19,9 +20,9 @@ def choose(scores, chosen, **given):
 @pytest.mark.parametrize(
     ("scores", "chosen", "given", "said"),
     [
-        ({1: 3.0, 2: 2.0, 3: 1.0}, 3, {}, "3 components are the most that were tried"),
-        ({2: 1.0, 3: 2.0, 4: 3.0}, 2, {}, "2 components are the fewest that were tried"),
-        ({1: 3.0, 2: 2.0, 3: np.nan}, 2, {}, "most that could be fitted, of up to 3 tried"),
+        ({1: 30.0, 2: 20.0, 3: 10.0}, 3, {}, "3 components are the most that were tried"),
+        ({2: 10.0, 3: 20.0, 4: 30.0}, 2, {}, "2 components are the fewest that were tried"),
+        ({1: 30.0, 2: 20.0, 3: np.nan}, 2, {}, "most that could be fitted, of up to 3 tried"),
         ({2: 3.0, 3: 2.0, 4: 1.0}, 3, {"reached": 4}, "4 components are the most that were tried"),
     ],
 )
@@ -36,8 +37,8 @@ def test_the_edge_is_said(scores, chosen, given, said):
 @pytest.mark.parametrize(
     ("scores", "chosen", "given"),
     [
-        ({1: 2.0, 2: 1.0, 3: 2.0}, 2, {}),
-        ({1: 1.0, 2: 2.0}, 1, {}),  # there are no fewer
+        ({1: 20.0, 2: 10.0, 3: 20.0}, 2, {}),
+        ({1: 10.0, 2: 20.0}, 1, {}),  # there are no fewer
         ({3: 1.0}, 3, {}),  # no choice
         ({2: 1.0, 3: 2.0, 4: 3.0}, 2, {"reached": 3}),
     ],
@@ -90,3 +91,64 @@ def test_a_bad_fit_is_said():
         sb.SideBayesWarning, match="fit of 2 components is not to be trusted: It made"
     ):
         NumberChoice.of(fit, path, argument="num_clusters")
+
+
+def by_evidence(values, errors, kinds=("estimate",) * 3):
+    path = pd.DataFrame({"log_evidence": values, "standard_error": errors, "evidence": kinds})
+    path = path.assign(chosen=[True, False, False]).set_axis([1, 2, 3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return NumberChoice.of(None, path, argument="num_clusters").doubts
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen", "tied"),
+    [
+        ({1: 10.0, 2: 9.5, 3: 30.0}, 2, "2 and 1"),
+        ({1: 10.0, 2: 9.5, 3: 9.0, 4: 30.0}, 3, "3, 1 and 2"),
+        ({1: 12.0, 2: 10.0, 3: np.nan, 4: 30.0}, 2, ""),
+    ],
+)
+def test_numbers_of_equal_bic_are_said(scores, chosen, tied):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        choice = choose(scores, chosen)
+    assert choice.doubts == (f"BIC does not tell {tied} apart" if tied else "")
+    assert [str(one.message) for one in told] == [choice.doubts] * bool(tied)
+
+
+@pytest.mark.parametrize("gap", [1.5, 2.5])
+def test_a_comparison_and_a_choice_have_one_rule(gap):
+    bics = {"2": 10.0, "1": 10.0 + gap}
+    fits = {name: SimpleNamespace(verdict=("good", "")) for name in bics}
+    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patched.setattr(headline, "same_question", id)
+        compared = headline._criterion(bics, fits)
+        chosen = choose({1: 10.0 + gap, 2: 10.0}, 2).doubts
+    assert chosen == (compared if gap < 2 else "")
+    assert ("does not tell" in compared) == (gap < 2)
+
+
+def test_every_number_is_looked_at_by_its_evidence():
+    said = by_evidence([-10.0, -11.5, -11.6], [0.01, 0.01, 1.0])
+    assert said == (
+        "the log evidence of 1 is 1.6 ± 1 above that of 3, which does not tell them apart"
+    )
+    both = by_evidence([-10.0, -10.5, -10.6], [0.01, 0.01, 1.0])
+    assert "0.5 ± 0.014 above that of 2 and 0.6 ± 1 above that of 3" in both
+    assert by_evidence([-10.0, -11.5, -14.6], [0.01, 0.01, 1.0]) == ""
+
+
+def test_evidence_of_unknown_error_must_be_strong():
+    unknown = [np.nan] * 3
+    said = by_evidence([-10.0, -12.5, -13.5], unknown)
+    assert said.startswith("the log evidence of 1 is 2.5 (of unknown error) above that of 2, which")
+    assert by_evidence([-10.0, -13.5, -14.0], unknown) == ""
+    assert "2.5 (of unknown error)" in by_evidence([-10.0, -12.5, -20.0], [0.1, np.nan, 0.1])
+
+
+def test_bounds_are_not_compared_as_if_they_were_estimates():
+    said = by_evidence([-10.0, -10.2, -20.0], [0.1, 0.1, 0.1], ["estimate", "bound", "estimate"])
+    assert said.startswith("of 2 components there is only a lower bound")
+    assert "tell them apart" not in said

@@ -1,0 +1,60 @@
+"""Names of the units whose scores stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from xarray import DataArray
+
+from sidebayes.guides.engines.problem.units import lay_out_units
+
+from ...runs.run import Run
+from ...runs.stored import coordinates
+from ..base.fit_base import FitBase
+
+__all__ = ["by_unit", "unit_names", "units_of_terms"]
+
+
+def units_of_terms(fit: FitBase) -> dict[str, NDArray[np.int64]]:
+    """Unit of every element, by dimension, in the order of `unit_terms`; what is observed whole is a unit."""
+    with fit.run.precision:
+        layout = lay_out_units(fit.run.problem)
+    found = {}
+    for name in map(str, fit.tree["log_likelihood"].data_vars):
+        dim = layout.site_dims[name]
+        if dim is None:
+            found[name if layout.dims else "whole"] = np.zeros(1, np.int64)
+        else:
+            found[dim] = layout.unit[dim]
+    return found
+
+
+def unit_names(run: Run, unit: Mapping[str, NDArray[np.int64]]) -> NDArray[np.object_]:
+    """Names of units: those of their elements, joined by "+", after the dimension where there are several.
+
+    Elements are named as the data name them, such as subjects, else by their numbers, so that units of two
+    fits have one name only if they are of the same elements.
+
+    Parameters
+    ----------
+    run : Run
+    unit : mapping of str to ndarray of int
+        Unit of every element, by dimension, numbered from zero in each.
+    """
+    known, found = coordinates(run), []
+    for dim, owner in unit.items():
+        own = known.get(dim, ())
+        elements = np.asarray(own if len(own) == len(owner) else np.arange(len(owner))).astype(str)
+        ends = np.cumsum(np.bincount(owner))[:-1]
+        members = np.split(elements[np.argsort(owner, kind="stable")], ends)
+        before = f"{dim} " if len(unit) > 1 else ""
+        found += [before + "+".join(one) for one in members]
+    return np.array(found, dtype=object)
+
+
+def by_unit(name: str, values: NDArray, names: NDArray[np.object_] | None) -> DataArray:
+    """Values of units; without names where these are not known."""
+    coords = None if names is None else {"unit": names}
+    return DataArray(values, dims="unit", coords=coords, name=name)
