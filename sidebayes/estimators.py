@@ -328,7 +328,9 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         found = self.predict_proba(X).argmax(axis=1)
         column: Any = y
         if isinstance(column, np.ma.MaskedArray):
-            column = np.where(np.ma.getmaskarray(column), None, column.data.astype(object))
+            masked = np.ma.getmaskarray(column)
+            column = column.data.astype(object)
+            column[masked] = None
         given = name_array("y", column)
         check_size(given, found)
         # beside the classes that were learned, a fold of 1 and -1 is not ambiguous

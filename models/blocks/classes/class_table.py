@@ -120,4 +120,4 @@ def _is_hidden(rows: NDArray, own: int) -> bool:
         b_eq=[1.0],
         bounds=[*[(0, None)] * len(rows), (None, None)],
     )
-    return bool(-found.fun <= _AHEAD)
+    return found.fun is not None and bool(-found.fun <= _AHEAD)
