@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sidebayes.models.blocks.classes.class_table import hidden_classes
 
 import sidebayes
 from sidebayes import (
@@ -126,3 +127,16 @@ def test_a_fold_of_one_class_and_rows_without_any_is_scored(iris):
     model = MixtureClassifier(3, engine=TINY, random_state=0).fit(x, codes)
     ones = np.where(codes == 1, 1, -1)
     assert model.score(x, ones) == pytest.approx((model.predict(x[codes == 1]) == 1).mean())
+
+
+@pytest.mark.parametrize(
+    ("table", "hidden"),
+    [
+        ([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], [1, 2]),  # as probable as each other, everywhere
+        ([[0.6, 0.0, 0.4], [0.0, 0.6, 0.4]], []),  # ahead halfway between the components
+        ([[0.7, 0.0, 0.3], [0.0, 0.7, 0.3]], [2]),
+        ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], []),  # no row is known to have class 2
+    ],
+)
+def test_hidden_classes_are_those_that_no_mean_of_components_has_ahead(table, hidden):
+    assert hidden_classes(np.array(table)) == hidden
