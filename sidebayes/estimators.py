@@ -358,7 +358,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if self.n_components is None or self.n_components >= number or table is None:
             return
         if hidden := hidden_classes(self.result_.tree["posterior"]["class_table"].to_numpy()):
-            names = " and ".join(repr(name) for name in self.classes_[hidden].tolist())
+            names = " or ".join(repr(name) for name in self.classes_[hidden].tolist())
             warn_user(
                 f"n_components = {self.n_components} for {number} classes: at no row is {names} more "
                 f"probable than all other classes; raise n_components to {number} at least, or leave it out"
