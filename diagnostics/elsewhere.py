@@ -13,11 +13,15 @@ from arviz_base import from_dict
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.arrays import real_array
+from sidebayes.common.warnings import warn_user
 
 __all__ = ["is_draws", "made_by", "matched_by_name", "read_draws"]
 
 _READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """Groups that are read."""
+
+_CHAINS_PER_DRAW = 10
+"""Chains for each draw of a chain from which on the two axes may have been swapped."""
 
 _ALIKE = "thin all sites alike, so that each draw has a value of every site"
 """What to do where numbers of draws differ."""
@@ -86,6 +90,13 @@ def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
         )
     if not posterior.sizes["chain"] * posterior.sizes["draw"]:
         raise ValueError(f"{name} holds no draws: its sizes are {dict(posterior.sizes)}")
+    chains, number = posterior.sizes["chain"], posterior.sizes["draw"]
+    if chains >= _CHAINS_PER_DRAW * number:
+        warn_user(
+            f"{name} holds {chains} chains with {number} draws each, since arrays are read as (chain, draw, "
+            f"...); if these are {number} chains with {chains} draws each, swap the first two axes of "
+            "every site, values.swapaxes(0, 1)"
+        )
     tree["posterior"] = xr.DataTree(posterior.to_dataset().transpose("chain", "draw", ...))
     values = {str(n): real_array(_of(name, n), v) for n, v in posterior.data_vars.items()}
     bad = [n for n, value in values.items() if not np.isfinite(value).all()]

@@ -96,7 +96,7 @@ def _class_table(problem: Problem, trace: Mapping[str, dict] | None = None) -> t
     if fn.num_clusters < fn.num_classes:
         raise ValueError(
             f"HardClasses: {fn.num_clusters} components cannot have {fn.num_classes} classes, one each; "
-            f"raise num_clusters to {fn.num_classes} at least"
+            f"give it {fn.num_classes} components at least"
         )
     return next(iter(tables[0].values())), observed
 

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClusterMixin
+from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GroupKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.guides.engines.base import Engine
+from sidebayes.models.blocks.classes.class_table import hidden_classes
+from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
+from .common.arrays import name_array
 from .common.class_names import class_codes
 from .common.fields import check_integer
 from .common.warnings import warn_user
+from .estimator_arguments import (
+    CLASSIFIERS,
+    check_size,
+    clustering_model,
+    cut_links,
+    model_options,
+    refuse_side_information,
+)
+from .runs.checks import check_num_clusters
 from .runs.zoo import find_card
 
 __all__ = ["LinkedKFold", "LinkedMixtureClusterer", "MixtureClassifier"]
 
-_CLASSIFIERS = ("moe", "nfgl", "pfgl")
 _BUILT = "Links(pairs, weights), Links.from_pairs(pairs, same) or Links.read(path)"
+_IGNORED = (
+    "which a clusterer ignores; pass links=links by name, and groups or known classes as "
+    "links=Links.from_groups(groups) or links=Links.from_labels(classes)"
+)
 
 
 class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -41,7 +58,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     n_clusters : int
     method : str
-        Name of a card; see ``sidebayes list``.
+        Name of a card that finds clusters of the rows of a table; see ``sidebayes list``.
     engine : str or engine, optional
         By default the first engine of the card.
     links : Links, optional
@@ -100,7 +117,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array_like, shape (n_samples, n_features)
         y : ignored
-            For labels that are known, pass ``links=Links.from_labels(y)``.
+            For labels that are known, pass ``links=Links.from_labels(y)``. Links are refused here.
         links : Links, optional
             Links to use in place of those given at construction.
         rows : array_like of int, shape (n_samples,), optional
@@ -114,9 +131,14 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         TypeError, ValueError
-            For bad input, such as links to more rows than `X` has without `rows`.
+            For bad input, such as links to more rows than `X` has without `rows`, or a method that a table
+            and links are not enough for.
         """
+        refuse_side_information(y, _IGNORED)
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        model = clustering_model(self.method, self.options)
+        most = sys.maxsize if signature_of(model).truncates else len(x)
+        check_num_clusters(self.n_clusters, most, "n_clusters")
         given = self.links if links is None else links
         if given is not None and not isinstance(given, Links):
             raise TypeError(f"links is a {type(given).__name__}; pass Links, such as {_BUILT}")
@@ -130,16 +152,20 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.result_ = fit(
             self.method,
             x,
-            links=None if given is None else _cut(given, len(x), rows),
+            links=None if given is None else cut_links(given, len(x), rows),
             num_clusters=self.n_clusters,
             engine=self.engine,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             feature_names=getattr(self, "feature_names_in_", None),
             progress=False,
-            **_options(self.options, own, ("links", "feature_names", "progress")),
+            **model_options(self.options, own, ("links", "feature_names", "progress")),
         )
         self.labels_ = self.result_.labels()
         return self
+
+    def fit_predict(self, X: ArrayLike, y: object = None, **given: Any) -> NDArray[np.int64]:
+        """Labels of the training data, links respected; arguments are those of `fit`."""
+        return self.fit(X, y, **given).labels_
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Most probable label of each row, links left out, shape (n_samples,)."""
@@ -157,7 +183,8 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self.result_.log_prob(x)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Mean log predictive density of the rows; `y` is ignored."""
+        """Mean log predictive density of the rows, links left out; `y` is ignored."""
+        refuse_side_information(y, "and rows are scored without links; leave it out")
         return float(self.score_samples(X).mean())
 
     def _checked(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -238,12 +265,14 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         TypeError, ValueError
             For bad input, or if fewer than two classes are known.
         """
-        if self.method not in _CLASSIFIERS:
-            raise ValueError(f"method = {self.method!r}; expected one of {sorted(_CLASSIFIERS)}")
+        if self.method not in CLASSIFIERS:
+            raise ValueError(f"method = {self.method!r}; expected one of {sorted(CLASSIFIERS)}")
+        self._refuse_links(y)
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         codes = class_codes(y, "y")
-        if len(codes) != len(x):
-            raise ValueError(f"y has {len(codes)} entries, X has {len(x)} rows; give one each")
+        check_size(codes, x)
+        if self.n_components is not None:
+            check_num_clusters(self.n_components, len(x), "n_components")
         first = np.unique(codes, return_index=True)[1][int((codes < 0).any()) :]
         self.classes_ = np.asarray([np.asarray(y)[row] for row in first])
         number = len(first)
@@ -262,9 +291,10 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             engine=self.engine,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             progress=False,
-            **_options(self.options, own, ("num_classes", "known", "progress")),
+            **model_options(self.options, own, ("num_classes", "known", "progress")),
         )
         self.transduction_ = self.classes_[self.result_.classes()["class"].to_numpy()]
+        self._warn_of_hidden()
         return self
 
     def predict(self, X: ArrayLike) -> NDArray:
@@ -278,6 +308,61 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         x = validate_data(self, X, dtype=np.float64, reset=False)
         prob: NDArray[np.float64] = self.result_.class_probabilities(x)
         return prob
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Share of the rows with a known class for which it is predicted.
+
+        Parameters
+        ----------
+        X : array_like, shape (n_samples, n_features)
+        y : array_like, shape (n_samples,)
+            As for `fit`; rows whose class is not known are left out.
+        sample_weight : array_like, shape (n_samples,), optional
+
+        Raises
+        ------
+        TypeError, ValueError
+            For bad input, or if no class is known.
+        """
+        self._refuse_links(y)
+        found = self.predict_proba(X).argmax(axis=1)
+        column: Any = y
+        if isinstance(column, np.ma.MaskedArray):
+            masked = np.ma.getmaskarray(column)
+            column = column.data.astype(object)
+            column[masked] = None
+        given = name_array("y", column)
+        check_size(given, found)
+        # beside the classes that were learned, a fold of 1 and -1 is not ambiguous
+        codes = class_codes([*given.tolist(), *self.classes_.tolist()], "y")
+        truth, learned = np.split(codes, [len(found)])
+        known = truth >= 0
+        if not known.any():
+            raise ValueError(
+                "y names no class of any row, so that nothing can be scored; name some"
+            )
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(truth[known], learned[found[known]], sample_weight=weight))
+
+    def _refuse_links(self, y: object) -> None:
+        refuse_side_information(
+            y,
+            f"and {type(self).__name__} takes the class of each row there, -1 where it is not known; "
+            "links are for LinkedMixtureClusterer(...).fit(x, links=links)",
+        )
+
+    def _warn_of_hidden(self) -> None:
+        """Warn of classes that no row can be predicted to have, for want of components."""
+        table = self.result_.params.get("class_table")
+        number = len(self.classes_)
+        if self.n_components is None or self.n_components >= number or table is None:
+            return
+        if hidden := hidden_classes(self.result_.tree["posterior"]["class_table"].to_numpy()):
+            names = " or ".join(repr(name) for name in self.classes_[hidden].tolist())
+            warn_user(
+                f"n_components = {self.n_components} for {number} classes: at no row is {names} more "
+                f"probable than all other classes; raise n_components to {number} at least, or leave it out"
+            )
 
 
 class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no types
@@ -338,6 +423,7 @@ class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no type
         X : array_like, shape (n_samples, n_features)
             All rows that the links refer to.
         y : ignored
+            Groups are refused here.
         groups : array_like, shape (n_samples,), optional
             Rows of a group are kept together as well; -1 or a missing value belongs to none.
 
@@ -346,11 +432,14 @@ class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no type
         TypeError, ValueError
             If `X` lacks rows that the links refer to, or there are fewer connected sets than folds.
         """
+        refuse_side_information(
+            y, "which folds ignore; pass groups=groups by name, and links to LinkedKFold(links)"
+        )
         try:
             size = len(X)  # type: ignore[arg-type]
         except TypeError:
             raise TypeError(f"X = {X!r:.40}; pass the table whose rows are split") from None
-        pairs = _cut(self.links, size, None).pairs
+        pairs = cut_links(self.links, size, None).pairs
         if groups is not None:
             known = Groups(groups)  # type: ignore[arg-type]
             if len(known) != size:
@@ -365,50 +454,3 @@ class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no type
                 f"n_splits = {self.n_splits} folds that no link crosses; use fewer folds, or fewer links"
             )
         yield from super().split(X, y, connected_set)
-
-
-def _options(
-    options: Mapping[str, Any] | None, own: Mapping[str, str], given: tuple[str, ...]
-) -> dict[str, Any]:
-    """Options of a model, among which none is what the estimator says itself.
-
-    Parameters
-    ----------
-    options : mapping or None
-    own : mapping of str to str
-        Argument of `sidebayes.fit` by the parameter of the estimator that says it.
-    given : tuple of str
-        Arguments that the estimator gives by itself.
-    """
-    if options is not None and not isinstance(options, Mapping):
-        raise TypeError(f"options = {options!r:.60}; pass a mapping, {{'covariance': 'tied'}}")
-    found = dict(options or {})
-    for parameter, name in own.items():
-        if name in found:
-            raise TypeError(
-                f"options has {name!r}, which the estimator's own {parameter} says; set that"
-            )
-    for name in given:
-        if name in found:
-            raise TypeError(
-                f"options has {name!r}, which the estimator gives by itself; leave it out"
-            )
-    return found
-
-
-def _cut(links: Links, size: int, rows: ArrayLike | None) -> Links:
-    """Links among the rows given, numbered as these are."""
-    if rows is not None:
-        some = links.subset(rows)
-        if some.num_points != size:
-            raise ValueError(
-                f"rows has {some.num_points} entries, X has {size} rows; pass one for each"
-            )
-        return some
-    refers = links.num_points or int(links.pairs.max(initial=-1)) + 1
-    if refers > size or links.num_points not in (None, size):
-        raise ValueError(
-            f"links refer to {refers} rows, X has {size}; pass rows, the number of each row of X in the "
-            "data that the links refer to, such as search.fit(X, rows=np.arange(len(X)))"
-        )
-    return links

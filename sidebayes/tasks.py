@@ -87,18 +87,28 @@ def run_tasks(
     Exception
         Of the function, with a note that names the task. Warnings of workers are given here.
     """
-    if n_jobs is not None and not check_integer("n_jobs", n_jobs, -_MOST_JOBS, _MOST_JOBS):
-        raise ValueError(
-            "n_jobs = 0; give the number of workers, -1 for one per processor, or None"
-        )
-    if n_jobs is not None and total is not None:
-        n_jobs = min(n_jobs, max(total, 1))
+    if n_jobs is not None:
+        most = _MOST_JOBS if total is None else max(total, 1)
+        n_jobs = min(_workers(n_jobs), most)
     # joblib would do the tasks of a single worker here too, whatever the backend
     done = _here if effective_n_jobs(n_jobs) == 1 else partial(_away, n_jobs=n_jobs)
     with progress_bar(title, total, shown=progress) as advance:
         for name, result in done(function, tasks, shared, title):
             advance(1, name)
             yield result
+
+
+def _workers(n_jobs: Any) -> int:
+    """Check a number of workers, which counts backwards from all processors where it is negative."""
+    try:
+        number = check_integer("n_jobs", n_jobs, -_MOST_JOBS, _MOST_JOBS)
+    except ValueError:
+        number = 0
+    if not number:
+        raise ValueError(
+            f"n_jobs = {n_jobs!r:.60}; give the number of workers, -1 for one per processor, or None"
+        )
+    return number
 
 
 def _here(

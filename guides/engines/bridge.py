@@ -32,6 +32,8 @@ _STEPS = 1000
 """Iterations towards the fixed point, at most."""
 _EFFECTIVE = 50.0
 """Effective number of the terms of either mean from which on its error is known."""
+_SHORTEST = 8
+"""Draws of a chain from which on either half of it shows how far its draws depend on each other."""
 
 
 def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 0) -> Evidence:
@@ -54,7 +56,8 @@ def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 
         If there is no evidence, as under an improper prior, the draws lack latent sites, or the posterior has
         copies that cannot be brought to one of them.
     FitError
-        If the draws are too few, or too far from a normal distribution, for the error to be known.
+        If the draws or their chains are too few or too short, or the draws too far from a normal
+        distribution, for the error to be known.
 
     References
     ----------
@@ -68,7 +71,12 @@ def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 
     refuse_unset(trace, draws)
     names = list(latent_sites(trace))
     chains, number = draws[names[0]].shape[:2]
-    step = -(-chains * number // _MOST_DRAWS)
+    if number < _SHORTEST:
+        raise FitError(
+            f"the draws are in chains of {number} each, too short to know how many of them are effective; a "
+            f"bridge needs chains of {_SHORTEST} draws at least: run longer chains"
+        )
+    step = min(-(-chains * number // _MOST_DRAWS), number // _SHORTEST)
     part = Part.of(problem, {name: np.asarray(draws[name])[:, ::step] for name in names}, seed)
     half = part.places.shape[1] // 2
     ends = part.places[:, :half], part.places[:, half : 2 * half]

@@ -192,14 +192,15 @@ def check_dims(signature: Signature, data: Mapping[str, Any]) -> dict[str, int]:
     return {dim: size for dim, (size, _) in sizes.items()}
 
 
-def check_num_clusters(num_clusters: Any, num_points: int) -> int:
-    """Check a number of clusters against the number of points."""
+def check_num_clusters(num_clusters: Any, num_points: int, name: str = "num_clusters") -> int:
+    """Check a number of clusters against the number of points; `name` is that of the argument."""
+    what = name.partition("_")[2]
     if num_clusters is None:
-        raise TypeError("num_clusters is missing; say how many clusters to fit, num_clusters=3")
-    number = check_integer("num_clusters", num_clusters)
+        raise TypeError(f"{name} is missing; say how many {what} to fit, {name}=3")
+    number = check_integer(name, num_clusters)
     if number > num_points:
         raise ValueError(
-            f"num_clusters = {number} for {num_points} points; give no more clusters than points"
+            f"{name} = {number} for {num_points} points; give no more {what} than points"
         )
     return number
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -9,13 +10,18 @@ import numpy as np
 import numpyro
 from jax import Array
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 from sidebayes.common.arrays import given_array, is_traced
 from sidebayes.common.fields import check_integer
 
 from ..mixtures.weights import DirichletWeights
 
-__all__ = ["ClassTable", "class_table"]
+__all__ = ["ClassTable", "class_table", "hidden_classes"]
+
+_AHEAD = 1e-6
+"""Probability by which a class is ahead of another, and that a class has which some row is known to have."""
 
 _LEAST = 0.01
 """Least concentration: below, expected logarithms of probabilities leave the range of numbers."""
@@ -70,3 +76,48 @@ class ClassTable(DirichletWeights):
         """Sample the table in the plate of the clusters."""
         with numpyro.plate("clusters", num_clusters):
             return self.declare("class_table", name, self._prior, ("classes",))
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """What there is to say of classes that are predicted nowhere; see `Remarking`."""
+        table = np.asarray(values["class_table"], float)
+        clusters, classes = table.shape[-2:]
+        hidden = hidden_classes(table) if clusters < classes else []
+        if not hidden:
+            return None
+        return (
+            f"num_clusters = {clusters} for {classes} classes: at no row is class "
+            f"{' or '.join(map(str, hidden))} (numbered from 0) more probable than all others; raise "
+            f"num_clusters to {classes} at least"
+        )
+
+
+def hidden_classes(table: NDArray) -> list[int]:
+    """Classes that are ahead of all others at no point, whatever the components are there.
+
+    Probabilities at a point are a mean of the rows of the table. Classes that no component has are left
+    out, since no row is known to have them.
+
+    Parameters
+    ----------
+    table : ndarray, shape (..., num_clusters, num_classes)
+        Leading axes are draws, of which predictions are a mean.
+    """
+    rows = table.reshape(-1, table.shape[-1])
+    return [c for c, column in enumerate(rows.T) if column.max() > _AHEAD and _is_hidden(rows, c)]
+
+
+def _is_hidden(rows: NDArray, own: int) -> bool:
+    """Whether no mean of the rows, by any weights, has a class ahead: a linear program in the weights."""
+    behind = np.delete(rows, own, axis=1).T - rows[:, own]
+    if (behind < -_AHEAD).all(axis=0).any():
+        return False
+    lead = np.ones((len(behind), 1))
+    found = linprog(
+        np.append(np.zeros(len(rows)), -1.0),
+        A_ub=np.hstack([behind, lead]),
+        b_ub=np.zeros(len(behind)),
+        A_eq=np.append(np.ones(len(rows)), 0.0)[None],
+        b_eq=[1.0],
+        bounds=[*[(0, None)] * len(rows), (None, None)],
+    )
+    return found.fun is not None and bool(-found.fun <= _AHEAD)

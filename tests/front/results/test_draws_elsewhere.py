@@ -9,9 +9,11 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+import xarray as xr
 from jax import random
 from jax.typing import ArrayLike
 from numpyro.infer import MCMC, NUTS
+from sidebayes.diagnostics.elsewhere import read_draws
 
 import sidebayes
 from tests.support.draws import Told
@@ -319,3 +321,14 @@ def test_rows_in_another_order_are_refused():
         np.testing.assert_allclose(
             sidebayes.fit(regression, other, z, **given).params["slope"], found
         )
+
+
+def test_axes_that_may_be_swapped_are_warned_of():
+    draws = np.random.default_rng(0).normal(size=(4, 100))
+    swapped = xr.Dataset({"mean": (("chain", "draw"), draws.T)})
+    with pytest.warns(
+        sidebayes.SideBayesWarning, match=r"100 chains with 4 draws each.*values.swapaxes\(0, 1\)"
+    ):
+        read_draws(swapped)
+    right = xr.Dataset({"mean": (("chain", "draw"), draws)})
+    assert read_draws(right)["posterior"].sizes["chain"] == 4

@@ -200,3 +200,11 @@ def test_what_is_not_wanted_is_given_up():
     found = run_tasks(lambda shared, number: number, TASKS, n_jobs=2, title="tried")
     assert next(found) == 0
     found.close()
+
+
+@pytest.mark.parametrize("bad", [0, "2", 1.5, True])
+def test_what_is_no_number_of_workers_is_refused_alike(bad):
+    with pytest.raises(
+        ValueError, match=rf"n_jobs = {bad!r}; give the number of workers, -1 for one"
+    ):
+        list(run_tasks(print, [], n_jobs=bad, title="nothing"))

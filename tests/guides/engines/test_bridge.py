@@ -190,3 +190,15 @@ def test_a_mode_that_no_draw_came_near_leaves_a_lower_bound(drawn):
     full = fit.with_evidence().log_evidence
     assert bound.kind == "bound"
     assert bound.value == pytest.approx(full.value - 2 * full.standard_error)
+
+
+def test_short_chains_are_refused_however_many_they_are():
+    data, exact, draws = exact_line(6, 8000)
+    problem = Problem(line, data)
+    with pytest.raises(
+        FitError, match="chains of 4 each, too short to know .* of 8 draws at least"
+    ):
+        bridge_evidence(problem, {"slope": draws.reshape(2000, 4, 6)})
+    data, exact, draws = exact_line(6, 16000)  # thinned to no fewer than 8 a chain
+    found = bridge_evidence(Problem(line, data), {"slope": draws.reshape(2000, 8, 6)})
+    assert abs(found.value - exact) < 5 * found.standard_error

@@ -1,0 +1,1 @@
+../../../sidebayes/estimator_arguments.py

@@ -1,0 +1,142 @@
+"""What the estimators say of arguments, under the names that they have there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sidebayes.models.blocks.classes.class_table import hidden_classes
+
+import sidebayes
+from sidebayes import (
+    EM,
+    Groups,
+    KMeans,
+    LinkedKFold,
+    LinkedMixtureClusterer,
+    Links,
+    MixtureClassifier,
+    PartialLabels,
+    SideBayesWarning,
+)
+
+TINY = EM(num_restarts=1, max_steps=20)
+X = np.random.default_rng(0).normal(size=(12, 2))
+LINKS = Links.must_link([(0, 1)], num_points=12)
+QUICK = LinkedMixtureClusterer(
+    2, method="soft_kmeans", engine=KMeans(num_restarts=1), random_state=0
+)
+
+
+@pytest.mark.parametrize(
+    "given", [LINKS, Groups(np.arange(12) // 2), PartialLabels(np.arange(12) % 3), {"links": LINKS}]
+)
+def test_side_information_is_refused_where_y_is_ignored(given):
+    for call in (QUICK.fit, QUICK.fit_predict):
+        with pytest.raises(
+            TypeError, match=r"y is a .*, which a clusterer ignores; pass links=links"
+        ):
+            call(X, given)
+    with pytest.raises(TypeError, match="rows are scored without links"):
+        QUICK.score(X, given)
+    with pytest.raises(TypeError, match=r"pass groups=groups by name"):
+        next(LinkedKFold(LINKS, 2).split(X, given))
+    with pytest.raises(TypeError, match=r"links are for LinkedMixtureClusterer\(...\).fit"):
+        MixtureClassifier(2).fit(X, given)
+
+
+def test_classes_as_y_are_ignored_and_links_by_name_are_used():
+    fitted = QUICK.fit(X, np.arange(12) % 2, links=LINKS)
+    np.testing.assert_array_equal(
+        fitted.labels_, QUICK.fit_predict(X, np.arange(12) % 2, links=LINKS)
+    )
+    assert QUICK.result_.links.num_links == 1
+
+
+@pytest.mark.parametrize("bad", [2.5, "3", 0, True, 13])
+def test_numbers_are_named_as_the_estimator_has_them(bad):
+    with pytest.raises(ValueError, match=rf"n_clusters = {bad!r}"):
+        LinkedMixtureClusterer(bad).fit(X)
+    with pytest.raises(ValueError, match=rf"n_components = {bad!r}"):
+        MixtureClassifier(bad).fit(X, np.arange(12) % 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("moe", r"use MixtureClassifier\(method='moe'\).fit\(x, y\)"),
+        ("nfgl", r"use MixtureClassifier\(method='nfgl'\)"),
+        ("trajectories", r"needs inputs too; give the estimator options=\{'inputs': ...\}"),
+        ("mixed_effects", r"use sidebayes.fit\('mixed_effects', ...\)"),
+        ("mixed_effects_mixture", "does not find clusters of the rows"),
+        ("latent_shape", "does not find clusters of the rows"),
+        ("geodesic_embedding", "does not find clusters of the rows"),
+    ],
+)
+def test_methods_that_need_more_are_refused_by_name(method, said):
+    with pytest.raises(ValueError, match=rf"method = '{method}' .*{said}"):
+        LinkedMixtureClusterer(2, method=method).fit(X)
+
+
+@pytest.fixture(scope="module")
+def iris():
+    data = sidebayes.load_dataset("iris")
+    return data.x[::3], np.array(["red", "green", "blue"])[data.labels[::3]]
+
+
+def test_a_class_that_no_component_can_have_alone_is_warned_of(iris):
+    x, y = iris
+    model = MixtureClassifier(2, engine=TINY, random_state=0)
+    with pytest.warns(SideBayesWarning, match="n_components = 2 for 3 classes: at no row is '"):
+        model.fit(x, y)
+    assert len(set(model.predict(x))) == 2
+    level, why = model.result_.verdict
+    assert level != "good"
+    assert "num_clusters = 2 for 3 classes: at no row is class" in why
+    every = MixtureClassifier(3, engine=TINY, random_state=0).fit(x, y)
+    assert "at no row" not in every.result_.verdict[1]
+    with pytest.raises(ValueError, match="give it 3 components at least"):
+        MixtureClassifier(2, engine="hard_classes").fit(x, y)
+
+
+def test_rows_without_a_class_are_not_scored(iris):
+    x, y = iris
+    model = MixtureClassifier(3, engine=TINY, random_state=0).fit(x, y)
+    right = model.predict(x) == y
+    unknown = np.arange(len(x)) % 3 == 0
+    missing = np.where(unknown, None, y.astype(object))
+    assert model.score(x, y) == pytest.approx(right.mean())
+    for partly in (
+        missing,
+        missing.tolist(),
+        np.ma.masked_array(y, unknown),
+        np.where(unknown, "-1", y),
+    ):
+        assert model.score(x, partly) == pytest.approx(right[~unknown].mean())
+    weight = np.arange(len(x), dtype=float)
+    by_hand = np.average(right[~unknown], weights=weight[~unknown])
+    assert model.score(x, missing, weight) == pytest.approx(by_hand)
+    with pytest.raises(ValueError, match="y names no class"):
+        model.score(x, np.full(len(x), None))
+    with pytest.raises(ValueError, match="y has 2 entries"):
+        model.score(x, y[:2])
+
+
+def test_a_fold_of_one_class_and_rows_without_any_is_scored(iris):
+    x, y = iris
+    codes = np.unique(y, return_inverse=True)[1]
+    model = MixtureClassifier(3, engine=TINY, random_state=0).fit(x, codes)
+    ones = np.where(codes == 1, 1, -1)
+    assert model.score(x, ones) == pytest.approx((model.predict(x[codes == 1]) == 1).mean())
+
+
+@pytest.mark.parametrize(
+    ("table", "hidden"),
+    [
+        ([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], [1, 2]),  # as probable as each other, everywhere
+        ([[0.6, 0.0, 0.4], [0.0, 0.6, 0.4]], []),  # ahead halfway between the components
+        ([[0.7, 0.0, 0.3], [0.0, 0.7, 0.3]], [2]),
+        ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], []),  # no row is known to have class 2
+    ],
+)
+def test_hidden_classes_are_those_that_no_mean_of_components_has_ahead(table, hidden):
+    assert hidden_classes(np.array(table)) == hidden
