@@ -11,6 +11,7 @@ from sidebayes.common.magnitudes import listed
 from .embedding import Embedding
 from .graphs.manifold import Manifold, Nearest
 from .graphs.neighbors import KNearest, Neighbors, Radius
+from .scaling import ROUNDING
 
 __all__ = ["neighbor_rule", "refuse_few", "remark_on_far", "remark_on_twins", "remarks"]
 
@@ -90,7 +91,7 @@ def remarks(embedding: Embedding, manifold: Manifold) -> list[str]:
             "fit the parts one by one. More equal rows than neighbours are a part of their own too"
         )
     values = embedding.eigenvalues
-    positive = int(np.sum(values > 1e-12 * values.max(initial=0.0)))
+    positive = int(np.sum(values > ROUNDING * values.max(initial=0.0)))
     if not positive:
         found.append(
             "no eigenvalue is positive, and all coordinates are zero: the rows of the largest part are at "

@@ -8,8 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-__all__ = ["Scaling", "between_all", "from_landmarks", "placed", "ritz_step", "spectrum_shift"]
+__all__ = [
+    "ROUNDING",
+    "Scaling",
+    "between_all",
+    "from_landmarks",
+    "placed",
+    "ritz_step",
+    "spectrum_shift",
+]
 
+ROUNDING = 1e-12
+"""Share of the largest eigenvalue up to which one counts as zero."""
 _BLOCK = 256
 """Rows whose squares are held at once."""
 _SMALL = 200
@@ -108,7 +118,7 @@ def between_all(
         Coordinates to start from.
     """
     values, vectors = _extreme(rows, number, "LA", start)
-    positive = np.maximum(values, 0)
+    positive = np.where(values > ROUNDING * values.max(initial=0.0), values, 0.0)
     points = _centred(vectors) * np.sqrt(positive)
     return Scaling(points, points, positive, 0.0)
 

@@ -23,11 +23,12 @@ from ..block import Block
 from ..block_facts import TakesMissing
 from ..mixtures.data_units import fitted_statistic
 from .centred import CentredNormal, Centring
+from .stress import relaxed
 
 __all__ = ["Positions", "landmark_scaling", "point_scale"]
 
-_JITTER = 0.2
-"""Deviation of further starts from the first, in deviations of the positions."""
+_JITTER = 0.8
+"""Largest deviation of further starts from the first, in deviations of the positions."""
 
 
 def point_scale(distances: Array | None, num_dimensions: int, scale: float | None) -> Array:
@@ -129,12 +130,19 @@ class Positions(Block, TakesMissing):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Classical scaling of the distances, and positions near it."""
-        first = landmark_scaling(value, shapes["position"][1])
+        """Positions of small stress from classical scaling of the distances, and others ever farther off."""
+        table = np.asarray(value, float)
+        scaled = landmark_scaling(table, shapes["position"][1])
+        first = relaxed(scaled, table, _landmarks(table))
         noise = np.random.default_rng(seed).normal(size=(num_starts, *first.shape))
-        noise[0] = 0.0
         noise -= noise.mean(axis=1, keepdims=True)
-        return {"position": first + _JITTER * first.std() * noise}
+        size = np.linspace(0.0, _JITTER, num_starts)[:, None, None]
+        return {"position": first + size * first.std() * noise}
+
+
+def _landmarks(table: NDArray) -> NDArray[np.int64]:
+    """Numbers of the points that the columns are distances from."""
+    return np.where(np.isnan(table), np.inf, table).argmin(axis=0)
 
 
 def landmark_scaling(distances: NDArray, num_dimensions: int) -> NDArray[np.float64]:
@@ -157,7 +165,7 @@ def landmark_scaling(distances: NDArray, num_dimensions: int) -> NDArray[np.floa
     De Silva and Tenenbaum (2004), Sparse multidimensional scaling using landmark points.
     """
     table = np.array(distances, float)
-    landmarks = np.where(np.isnan(table), np.inf, table).argmin(axis=0)
+    landmarks = _landmarks(table)
     if (missing := np.isnan(table)).any():
         row, column = np.nonzero(~missing)
         ends = row, landmarks[column]
