@@ -130,14 +130,15 @@ class Positions(Block, TakesMissing):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Positions of small stress from classical scaling of the distances, and others ever farther off."""
+        """Positions of small stress and classical scaling in turn, and positions ever farther from these."""
         table = np.asarray(value, float)
         scaled = landmark_scaling(table, shapes["position"][1])
-        first = relaxed(scaled, table, _landmarks(table))
-        noise = np.random.default_rng(seed).normal(size=(num_starts, *first.shape))
+        near = np.stack([relaxed(scaled, table, _landmarks(table)), scaled])
+        noise = np.random.default_rng(seed).normal(size=(num_starts, *scaled.shape))
         noise -= noise.mean(axis=1, keepdims=True)
-        size = np.linspace(0.0, _JITTER, num_starts)[:, None, None]
-        return {"position": first + size * first.std() * noise}
+        number = np.arange(num_starts)
+        size = _JITTER * scaled.std() * (number // 2) / max((num_starts - 1) // 2, 1)
+        return {"position": near[number % 2] + size[:, None, None] * noise}
 
 
 def _landmarks(table: NDArray) -> NDArray[np.int64]:

@@ -68,6 +68,7 @@ def _settled(
         np.subtract.at(slope, landmarks, pull.sum(axis=0))
         return float(np.sum(excess**2)), slope.ravel()
 
-    options = {"maxiter": _STEPS}
-    found = minimize(stress, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+    found = minimize(
+        stress, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}
+    )
     return found.x.reshape(start.shape)
