@@ -29,7 +29,6 @@ from .data.shapes.shape_design import shape_design as shape_design
 from .data.simulators import simulate_decline as simulate_decline
 from .data.simulators import simulate_links as simulate_links
 from .diagnostics.debug import debug as debug
-from .estimators import LinkedKFold as LinkedKFold
 from .estimators import LinkedMixtureClusterer as LinkedMixtureClusterer
 from .estimators import MixtureClassifier as MixtureClassifier
 from .guides.constrained_kmeans import KMeans as KMeans
@@ -73,6 +72,7 @@ from .guides.transformers.detection.series_kernels import SeriesKernel as Series
 from .guides.transformers.detection.table import LongTable as LongTable
 from .guides.transformers.isomap.incremental import IncrementalIsomap as IncrementalIsomap
 from .guides.transformers.kernel_pga import KernelPGA as KernelPGA
+from .link_folds import LinkedKFold as LinkedKFold
 from .many import fit_each as fit_each
 from .models.blocks.classes.anchors import Anchors as Anchors
 from .models.blocks.classes.source_mixture import SourceMixture as SourceMixture

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClusterMixin
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GroupKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.guides.engines.base import Engine
 from sidebayes.models.blocks.classes.class_table import hidden_classes
 from sidebayes.models.blocks.roles import signature_of
-from sidebayes.models.blocks.side_information.groups import Groups
-from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
 from .common.arrays import name_array
 from .common.class_names import class_codes
-from .common.fields import check_integer
 from .common.warnings import warn_user
 from .estimator_arguments import (
     CLASSIFIERS,
@@ -37,7 +33,7 @@ from .estimator_arguments import (
 from .runs.checks import check_num_clusters
 from .runs.zoo import find_card
 
-__all__ = ["LinkedKFold", "LinkedMixtureClusterer", "MixtureClassifier"]
+__all__ = ["LinkedMixtureClusterer", "MixtureClassifier"]
 
 _BUILT = "Links(pairs, weights), Links.from_pairs(pairs, same) or Links.read(path)"
 _IGNORED = (
@@ -363,94 +359,3 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
                 f"n_components = {self.n_components} for {number} classes: at no row is {names} more "
                 f"probable than all other classes; raise n_components to {number} at least, or leave it out"
             )
-
-
-class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no types
-    """Folds for cross-validation that no link crosses.
-
-    Rows that a chain of links connects are held out together, so that a fit to the others has seen
-    nothing of them. The sizes of the folds are as even as the connected sets allow.
-
-    Parameters
-    ----------
-    links : Links
-        Links among the rows of all data.
-    n_splits : int
-        Number of folds: at least 2, and at most the number of connected sets, of which a row without
-        links is one.
-    shuffle : bool
-        Deal connected sets out at random, rather than by size.
-    random_state : int, RandomState or None
-        Randomness of the shuffling.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `links` are no Links, or `n_splits` is no integer of at least 2.
-
-    Examples
-    --------
-    Searches take the folds as ``cv=``, and ``rows=np.arange(len(x))`` in `fit`.
-
-    >>> import numpy as np
-    >>> from sidebayes import LinkedKFold, Links
-    >>> folds = LinkedKFold(Links.must_link([[0, 4], [1, 2]]), n_splits=2)
-    >>> [held_out.tolist() for _, held_out in folds.split(np.zeros((6, 1)))]
-    [[1, 2, 5], [0, 3, 4]]
-    """
-
-    def __init__(
-        self,
-        links: Links,
-        n_splits: int = 5,
-        *,
-        shuffle: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        if not isinstance(links, Links):
-            raise TypeError(f"links is a {type(links).__name__}; pass Links, whose rows are split")
-        n_splits = check_integer("n_splits", n_splits, 2)
-        super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
-        self.links = links
-
-    def split(
-        self, X: ArrayLike, y: object = None, groups: ArrayLike | None = None
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Rows to fit and rows to hold out, for each fold.
-
-        Parameters
-        ----------
-        X : array_like, shape (n_samples, n_features)
-            All rows that the links refer to.
-        y : ignored
-            Groups are refused here.
-        groups : array_like, shape (n_samples,), optional
-            Rows of a group are kept together as well; -1 or a missing value belongs to none.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `X` lacks rows that the links refer to, or there are fewer connected sets than folds.
-        """
-        refuse_side_information(
-            y, "which folds ignore; pass groups=groups by name, and links to LinkedKFold(links)"
-        )
-        try:
-            size = len(X)  # type: ignore[arg-type]
-        except TypeError:
-            raise TypeError(f"X = {X!r:.40}; pass the table whose rows are split") from None
-        pairs = cut_links(self.links, size, None).pairs
-        if groups is not None:
-            known = Groups(groups)  # type: ignore[arg-type]
-            if len(known) != size:
-                raise ValueError(
-                    f"groups has {len(known)} entries, X has {size} rows; give one each"
-                )
-            pairs = np.concatenate([pairs, Links.from_groups(known).pairs])
-        number, connected_set = connected_sets(pairs, size)
-        if number < self.n_splits:
-            raise ValueError(
-                f"links and groups connect the rows into {number} sets, too few for "
-                f"n_splits = {self.n_splits} folds that no link crosses; use fewer folds, or fewer links"
-            )
-        yield from super().split(X, y, connected_set)

@@ -21,6 +21,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ..api import fit
 from ..common.fields import Range, check_integer, check_number
+from ..common.warnings import warn_user
 from ..results.fit import Fit
 
 __all__ = ["fit_nfgl", "free_parameters", "grow_prototypes"]
@@ -114,6 +115,7 @@ def grow_prototypes(
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
     else:
         known = _known_to(base, known)
+    _warn_of_absent(base, num_classes)
     log_joint, stated, data = _at_params(base)
     covariance = base.options.get("covariance", "full")
     with base.run.precision:
@@ -206,6 +208,7 @@ def fit_nfgl(
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
     else:
         known = _known_to(base, known)
+    _warn_of_absent(base, num_classes)
     log_joint, _, data = _at_params(base)
     told = base.run.data["known"]
     classes = told.classes
@@ -238,6 +241,16 @@ def fit_nfgl(
     starts = {"starts_at_best": num_starts_at_best(base), "began_at": base.method}
     found.tree["fit_info"].attrs.update(starts)
     return found
+
+
+def _warn_of_absent(base: Fit, num_classes: int) -> None:
+    """Warn of classes that no row is known to have, whose probability is zero at every row."""
+    absent = np.setdiff1d(np.arange(num_classes), base.run.data["known"].classes)
+    if absent.size:
+        warn_user(
+            f"known names no row of class {' or '.join(map(str, absent))} (numbered from 0) of num_classes = "
+            f"{num_classes}, which is predicted nowhere; name rows of it, or lower num_classes"
+        )
 
 
 def _known_to(base: Fit, known: ArrayLike | PartialLabels) -> PartialLabels:

@@ -287,3 +287,18 @@ def test_terms_by_unit_are_rows(fit):
 def test_bad_input_is_refused(known, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         sb.fit("moe", X, known, progress=False, engine=FAST, **(SIZES | options))
+
+
+def test_a_class_without_a_known_row_is_said():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(0, 1, (30, 2)), rng.normal(6, 1, (30, 2))])
+    known = np.where(np.arange(60) % 5 == 0, np.repeat([0, 1], 30), -1)
+    sizes = {"num_clusters": 2, "progress": False}
+    level, said = sb.fit("moe", x, known, num_classes=3, **sizes).verdict
+    assert level == "caution"
+    assert "no component has class 2 (numbered from 0), which is predicted nowhere" in said
+    assert "predicted nowhere" not in sb.fit("moe", x, known, num_classes=2, **sizes).verdict[1]
+    for grow in (sb.grow_prototypes, sb.fit_nfgl):
+        with pytest.warns(sb.SideBayesWarning, match="known names no row of class 2 "):
+            found = grow(x, known, num_classes=3, **sizes)
+        assert found.class_probabilities()[:, 2].max() < 1e-6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -82,13 +82,23 @@ class ClassTable(DirichletWeights):
         table = np.asarray(values["class_table"], float)
         clusters, classes = table.shape[-2:]
         hidden = hidden_classes(table) if clusters < classes else []
-        if not hidden:
-            return None
-        return (
-            f"num_clusters = {clusters} for {classes} classes: at no row is class "
-            f"{' or '.join(map(str, hidden))} (numbered from 0) more probable than all others; raise "
-            f"num_clusters to {classes} at least"
-        )
+        absent = np.flatnonzero(table.reshape(-1, classes).max(axis=0) <= _AHEAD)
+        said = []
+        if hidden:
+            said.append(
+                f"num_clusters = {clusters} for {classes} classes: at no row is class "
+                f"{_either(hidden)} more probable than all others; raise num_clusters to {classes} at least"
+            )
+        if absent.size:
+            said.append(
+                f"no component has class {_either(absent)}, which is predicted nowhere: name rows of it, or "
+                "lower num_classes"
+            )
+        return "; ".join(said) or None
+
+
+def _either(classes: Iterable[int]) -> str:
+    return f"{' or '.join(map(str, classes))} (numbered from 0)"
 
 
 def hidden_classes(table: NDArray) -> list[int]:

@@ -1,0 +1,1 @@
+../../../sidebayes/link_folds.py
