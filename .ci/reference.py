@@ -31,7 +31,7 @@ SECTIONS = {
     ),
     "Engines": ("guides.engines",),
     "Studies of several fits": ("studies", "guides.constraint_fit", "guides.domain_adaptation"),
-    "scikit-learn": ("estimators",),
+    "scikit-learn": ("estimators", "link_folds"),
     "Transformers and detection": ("guides.transformers",),
     "Blocks, priors and kernels": ("models.blocks",),
 }
