@@ -35,10 +35,11 @@ def refuse_side_information(y: object, why: str) -> None:
         raise TypeError(f"y is a {type(y).__name__}, {why}")
 
 
-def check_size(y: NDArray, x: NDArray) -> None:
-    """Refuse classes that are not one for each row."""
-    if len(y) != len(x):
-        raise ValueError(f"y has {len(y)} entries, X has {len(x)} rows; give one each")
+def check_size(name: str, values: NDArray, x: NDArray) -> None:
+    """Refuse classes or weights that are not one for each row."""
+    if values.shape != (len(x),):
+        size = f"{len(values)} entries" if values.ndim == 1 else f"shape {values.shape}"
+        raise ValueError(f"{name} has {size}, X has {len(x)} rows; give one each")
 
 
 def clustering_model(method: Any, options: Any) -> Callable[..., None]:

@@ -19,7 +19,7 @@ from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
-from .common.arrays import name_array
+from .common.arrays import name_array, real_array
 from .common.class_names import class_codes
 from .common.warnings import warn_user
 from .estimator_arguments import (
@@ -266,7 +266,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self._refuse_links(y)
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         codes = class_codes(y, "y")
-        check_size(codes, x)
+        check_size("y", codes, x)
         if self.n_components is not None:
             check_num_clusters(self.n_components, len(x), "n_components")
         first = np.unique(codes, return_index=True)[1][int((codes < 0).any()) :]
@@ -328,7 +328,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             column = column.data.astype(object)
             column[masked] = None
         given = name_array("y", column)
-        check_size(given, found)
+        check_size("y", given, found)
         # beside the classes that were learned, a fold of 1 and -1 is not ambiguous
         codes = class_codes([*given.tolist(), *self.classes_.tolist()], "y")
         truth, learned = np.split(codes, [len(found)])
@@ -337,7 +337,11 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             raise ValueError(
                 "y names no class of any row, so that nothing can be scored; name some"
             )
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        weight = None
+        if sample_weight is not None:
+            weight = real_array("sample_weight", sample_weight)
+            check_size("sample_weight", weight, found)
+            weight = weight[known]
         return float(accuracy_score(truth[known], learned[found[known]], sample_weight=weight))
 
     def _refuse_links(self, y: object) -> None:

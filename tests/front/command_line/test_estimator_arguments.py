@@ -140,3 +140,12 @@ def test_a_fold_of_one_class_and_rows_without_any_is_scored(iris):
 )
 def test_hidden_classes_are_those_that_no_mean_of_components_has_ahead(table, hidden):
     assert hidden_classes(np.array(table)) == hidden
+
+
+@pytest.mark.parametrize("weight", [[1.0, 2.0], 1.0, ["a"] * 4])
+def test_weights_of_rows_are_one_number_for_each(weight):
+    x, y = np.array([[0.0], [0.1], [5.0], [5.1]]), [0, 0, 1, 1]
+    learned = MixtureClassifier().fit(x, y)
+    with pytest.raises((TypeError, ValueError), match="sample_weight"):
+        learned.score(x, y, sample_weight=weight)
+    assert learned.score(x, y, sample_weight=np.arange(1, 5)) == 1.0
