@@ -283,8 +283,8 @@ def _forced(fits: dict[str, Fit], refused: dict[str, str]) -> Iterator[str]:
             yield f"{links} are refused: {refused[job.name]}."
         elif {job.name, soft.name} <= fits.keys():
             yield (
-                f"{links} are all kept, the wrong ones too: the clusters are {_groups(fits[job.name])}, "
-                f"with the same links soft {_groups(fits[soft.name])}."
+                f"{links} are all kept, the wrong ones too: the clusters are {_groups(fits[job.name])}; "
+                f"where the same links are soft, they are {_groups(fits[soft.name])}."
             )
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from sidebayes.common.arrays import refuse_unwritable
 
 from ..fitted import AskedFit
+from ..names import quoted
 from ..trust.modes import lower_modes, same_data
 from .headline import headline
 from .information import evidence_apart, information
@@ -271,13 +272,13 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
     numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
     notes = [*lower.values(), *passed_over, *said_of_these, *said_of_bic, *evidence_apart(fits)]
     notes += [
-        f"{name} was drawn elsewhere: labels, log densities and evidence need the model, and are blank; "
-        "sidebayes.Fit.from_draws(model, data, draws) gives a full fit."
+        f"{quoted(name)} was drawn elsewhere: labels, log densities and evidence need the model, and are "
+        "blank; sidebayes.Fit.from_draws(model, data, draws) gives a full fit."
         for name in map(str, elsewhere)
     ]
     for name in map(str, elsewhere):
         if apart := fits[name].tree["fit_info"].attrs["not_compared"]:
-            notes.append(f"{name} has {apart}: these variables were not compared.")
+            notes.append(f"{quoted(name)} has {apart}: these variables were not compared.")
     said = headline(fits, frame, by_unit, bic_by_fit)
     return Comparison(
         frame.drop(columns=empty), tuple(notes), tuple(numbers[key] for key in sets), said

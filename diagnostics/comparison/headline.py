@@ -9,10 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..fitted import Fitted
+from ..names import in_a_row, listed, quoted
 from ..trust.facts import BADGES
 from ..trust.modes import height, same_question
 from .reference import is_untested, starts_at_prior
-from .ties import SURE, listed, not_told_by_bic, tied_in_bic
+from .ties import SURE, not_told_by_bic, tied_in_bic
 
 __all__ = ["headline"]
 
@@ -71,7 +72,7 @@ def _alone(fits: Mapping[str, Fitted]) -> str:
     kept = _as_sample(fits)
     if len(fits) == 1:
         return (
-            f"no other run is of the posterior of {next(iter(fits))}, to vouch for it"
+            f"no other run is of the posterior of {listed(fits)}, to vouch for it"
             f"{kept and f', {kept}'}; by itself: {next(iter(by_badge))}"
         )
     said = ", ".join(f"{badge} ({listed(names)})" for badge, names in by_badge.items())
@@ -94,7 +95,7 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     for name in by_trust.get("reference", ()):
         found, fit = fits[name].convergence, fits[name]
         why = (
-            f"use {name}, whose {fit.tree['posterior'].sizes['chain']} chains agree (R-hat "
+            f"use {quoted(name)}, whose {fit.tree['posterior'].sizes['chain']} chains agree (R-hat "
             f"{found['rhat']:.3f}, {found['ess']:.0f} effective draws)"
         )
         why += " and started at the prior" if starts_at_prior(fit) else ""
@@ -104,7 +105,7 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     if sampled or "no" in by_trust:
         able = [name for name in by_trust.get("", ()) if fits[name].verdict[0] == "good"]
         drawn = [name for name in fits if name not in by_trust.get("", ())]
-        point = f"; for a point estimate use {able[0]}" if able else ""
+        point = f"; for a point estimate use {quoted(able[0])}" if able else ""
         return (
             f"trust no draws of {listed(drawn)} yet, since none deserves to be the reference{point}"
         )
@@ -114,7 +115,7 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     if len(good) > 1 and any(height(fits[name]) is None for name in good):
         return f"nothing here ranks {listed(good)}, whose likelihoods were not computed{lower}"
     if good:
-        return f"use {good[0]}, a mode whose search shows no fault{lower}"
+        return f"use {quoted(good[0])}, a mode whose search shows no fault{lower}"
     return (
         f"trust none of {listed(fits)} yet: {BADGES[next(iter(fits.values())).verdict[0]]}{lower}"
     )
@@ -125,7 +126,7 @@ def _doubt(name: str, fit: Fitted) -> list[str]:
     level, said = fit.verdict  # of a reference, which is not bad
     doubts = [] if level == "good" else [f"itself calls for caution: {said.rstrip('.')}"]
     doubts += ["was not tested against the model"] * is_untested(fit)
-    return [f"but {name} {' and '.join(doubts)}"] if doubts else []
+    return [f"but {quoted(name)} {' and '.join(doubts)}"] if doubts else []
 
 
 def _do(names: list[str], one: str, several: str) -> str:
@@ -142,14 +143,17 @@ def _prediction(scores: Mapping[str, NDArray[np.float64]], fits: Mapping[str, Fi
     below = [name for name in lag if name not in tied]
 
     def above(names: Sequence[str]) -> str:
-        return listed([f"{lag[n][0]:.1f} ± {lag[n][1]:.1f} above that of {n}" for n in names])
+        return in_a_row(
+            f"{lag[n][0]:.1f} ± {lag[n][1]:.1f} above that of {quoted(n)}" for n in names
+        )
 
     if not tied:
         level = fits[best].verdict[0]
         doubt = "" if level == "good" else f", though its own verdict is “{BADGES[level]}”"
-        return f"LOO prefers {best}, whose elpd is {above(below)}{doubt}"
+        return f"LOO prefers {quoted(best)}, whose elpd is {above(below)}{doubt}"
     rest = f", and {above(below)}" if below else ""
-    return f"LOO does not tell {listed([best, *tied])} apart: the elpd of {best} is {above(tied)}{rest}"
+    said = f"LOO does not tell {listed([best, *tied])} apart"
+    return f"{said}: the elpd of {quoted(best)} is {above(tied)}{rest}"
 
 
 def _criterion(bics: Mapping[str, float], fits: Mapping[str, Fitted]) -> str:
@@ -163,4 +167,4 @@ def _criterion(bics: Mapping[str, float], fits: Mapping[str, Fitted]) -> str:
     nearest = min(gaps, key=gaps.__getitem__)
     level = fits[best].verdict[0]
     doubt = "" if level == "good" else f", though its own verdict is “{BADGES[level]}”"
-    return f"BIC prefers {best}, by {gaps[nearest]:.1f} over {nearest}{doubt}"
+    return f"BIC prefers {quoted(best)}, by {gaps[nearest]:.1f} over {quoted(nearest)}{doubt}"

@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 from ..fitted import AskedFit
+from ..names import between
 from .reference import is_untested
 from .scored import Scored, why_apart
 
@@ -66,7 +67,6 @@ def _apart(score: str, fits: Mapping[Scored, Iterable[str]], otherwise: str) -> 
     """A sentence where a score is of different data, by what it is of."""
     if len(fits) < 2:
         return []
-    groups = " and ".join(", ".join(names) for names in fits.values())
     why, remedy = why_apart(fits)
     of = otherwise if why in ("data", "units") else f"{why}; {remedy}"
-    return [f"{score} cannot be compared between {groups}: they are of other {of}."]
+    return [f"{score} cannot be compared between {between(fits.values())}: they are of other {of}."]

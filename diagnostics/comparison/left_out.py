@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..fitted import AskedFit
+from ..names import between, in_a_row, quoted
 from .scored import Scored, why_apart
 
 __all__ = ["leave_one_out"]
@@ -49,19 +50,19 @@ def leave_one_out(
         wide = int((~(found.pareto_k <= found.good_k)).sum())  # NaN where weights have no tail
         rows[name]["bad_k"] = wide / found.n_data_points
         if wide:
-            unusable.append(f"{name} ({wide} of {found.n_data_points} units)")
+            unusable.append(f"{quoted(name)} ({wide} of {found.n_data_points} units)")
             continue
         rows[name]["elpd_loo"] = float(found.elpd)
         scored.setdefault(Scored.of(fit), {})[name] = np.asarray(found.elpd_i)
     if unusable:
         notes.append(
-            f"LOO elpd is not to be used of {', '.join(unusable)}, where Pareto k is too high; "
+            f"Do not use the LOO elpd of {in_a_row(unusable)}, where Pareto k is too high; "
             ".loo(refit=True) fits again without each of these units, and .kfold() without a tenth of all "
             "at a time, unless parameters belong to single units."
         )
     if len(scored) > 1:
         groups = [
-            f"{', '.join(names)} ({len(next(iter(names.values())))} units)"
+            f"{between([names])} ({len(next(iter(names.values())))} units)"
             for names in scored.values()
         ]
         why, remedy = why_apart(scored)

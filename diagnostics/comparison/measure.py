@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..fitted import Fitted
+from ..names import quoted
 from ..symmetry.distance import farthest
 from ..symmetry.invariants import same_cluster
 from ..trust.modes import same_question
@@ -73,7 +74,7 @@ def _measure_peers(
     if starts_at_prior(leader) or is_long_run(leader):
         return notes
     if not rivals and _num_numbers(leader) <= _FEW:
-        which = "here" if alone else f"of {' or '.join(peers)}"
+        which = "here" if alone else f"of {' or '.join(map(quoted, peers))}"
         notes.append(
             f"No fit {which} started at draws of the prior, so that none shows whether all missed a mode: "
             "add one by SMC, or where the prior is improper a second run from other values (init)."
@@ -82,9 +83,9 @@ def _measure_peers(
     if unlike:
         rows[best]["trust"] = "differs"
         notes.append(
-            f"{best} started at a mode, {unlike[0]} at the prior, and they differ in "
-            f"{rows[unlike[0]]['shift_of']}: one of them may have missed a mode; give {unlike[0]} more "
-            "particles or live points."
+            f"{quoted(best)} started at a mode, {quoted(unlike[0])} at the prior, and they differ in "
+            f"{rows[unlike[0]]['shift_of']}: one of them may have missed a mode; give {quoted(unlike[0])} "
+            "more particles or live points."
         )
     return notes
 

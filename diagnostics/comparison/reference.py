@@ -14,6 +14,7 @@ from sidebayes.guides.engines.optimisers.elsewhere import log_volume
 from sidebayes.common.warnings import SideBayesWarning
 
 from ..fitted import Fitted
+from ..names import quoted
 
 __all__ = [
     "Reference",
@@ -113,7 +114,7 @@ def _few_draws(name: str, fit: Fitted) -> str:
     ess = fit.convergence["ess"]
     if ess >= need:
         return ""
-    return f"{name} is no reference: it has {ess:.0f} effective draws of the {need} needed."
+    return f"{quoted(name)} is no reference: it has {ess:.0f} effective draws of the {need} needed."
 
 
 def _misplaced(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:
@@ -121,7 +122,7 @@ def _misplaced(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:
     remarks = json.loads(fit.tree["fit_info"].attrs.get("remarks", "[]"))
     for begins, said in _OWN_DOUBTS.items():
         if any(remark.startswith(begins) for remark in remarks):
-            return f"{name} is no reference: its own verdict is that {said}."
+            return f"{quoted(name)} is no reference: its own verdict is that {said}."
     others = {
         other: its
         for other, its in fits.items()
@@ -133,8 +134,8 @@ def _misplaced(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:
         margin = 1 + _ERRORS * np.hypot(error, scatter)
         if kind == "estimate" and its_kind == "bound" and bound > value + margin:
             return (
-                f"{name} is no reference: its log evidence {value:.1f} is below {bound:.1f}, a lower "
-                f"bound that {other} found."
+                f"{quoted(name)} is no reference: its log evidence {value:.1f} is below {bound:.1f}, a lower "
+                f"bound that {quoted(other)} found."
             )
     own, size = log_mass(fit)
     sound = {other: its for other, its in others.items() if its.verdict[0] != "bad"}
@@ -144,8 +145,8 @@ def _misplaced(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:
     )
     if best is not None and found[best] - own > _APART + size / _DRAWS_PER_NUMBER:
         return (
-            f"{name} is no reference: it sits in a mode whose log mass is about {found[best] - own:.0f} "
-            f"below that of the mode that {best} found."
+            f"{quoted(name)} is no reference: it sits in a mode whose log mass is about "
+            f"{found[best] - own:.0f} below that of the mode that {quoted(best)} found."
         )
     return ""
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["SURE", "listed", "not_told_by_bic", "tied_in_bic", "tied_in_evidence"]
+from ..names import listed
+
+__all__ = ["SURE", "not_told_by_bic", "tied_in_bic", "tied_in_evidence"]
 
 SURE = 2.0
 """Standard errors of a difference beyond which it is told from zero."""
@@ -47,9 +49,3 @@ def tied_in_evidence[K](gaps: Mapping[K, float], errors: Mapping[K, float]) -> l
 def not_told_by_bic(best: str, tied: Sequence[str]) -> str:
     """Sentence about models that BIC does not tell from the best one."""
     return f"BIC does not tell {listed([best, *tied])} apart"
-
-
-def listed(names: Sequence[str] | Mapping[str, object]) -> str:
-    """Names in a row, the last after "and"."""
-    own = list(names)
-    return own[0] if len(own) == 1 else f"{', '.join(own[:-1])} and {own[-1]}"

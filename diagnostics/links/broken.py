@@ -20,8 +20,8 @@ _CLEAR = 0.01
 """Probability that a link holds below which points contradict it."""
 
 _REMEDY = (
-    'either links are wrong, and need lower weights (estimate_flip_rate, flip_rate="learned"), or the model '
-    "does not fit them, and needs more components, or is another; see fit.suspect_links()"
+    'either links are wrong: lower their weights (estimate_flip_rate, flip_rate="learned"); or the model '
+    "does not fit them: add components, or take another model; see fit.suspect_links()"
 )
 
 

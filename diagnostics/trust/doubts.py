@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..fitted import AskedFit, Fitted
+from ..names import quoted
 from ..sites import link_kind
 from ..symmetry.invariants import same_cluster
 from .findings import agreement, wrong_links
@@ -77,7 +78,7 @@ def _forced(fits: Mapping[str, AskedFit]) -> dict[str, str]:
         better = _better(fits, name)
         if better is not None:
             parts.append(
-                f"It agrees less with the known classes ({agreement(fit):.3f}) than {better} "
+                f"It agrees less with the known classes ({agreement(fit):.3f}) than {quoted(better)} "
                 f"({agreement(fits[better]):.3f}), which has no hard links."
             )
         if parts:

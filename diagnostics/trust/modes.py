@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sidebayes.guides.engines.plumbing.identity import freeze
 
 from ..fitted import Fitted
+from ..names import quoted
 from .verdict import num_starts_at_best
 
 __all__ = ["height", "lower_modes", "same_data", "same_question"]
@@ -82,9 +83,9 @@ def lower_modes(fits: Mapping[str, Fitted]) -> dict[str, str]:
         top = heights[best]
         if top - own > max(0.01, _SAME * (1 + abs(top))):
             number, starts = num_starts_at_best(fits[best]), len(fits[best].objective)
-            reached = f"{number} of {starts} start{'s' if starts > 1 else ''} of {best}"
+            reached = f"{number} of {starts} start{'s' if starts > 1 else ''} of {quoted(best)}"
             said[name] = (
-                f"{name} holds a lower mode: log joint {own:.6g}, {top - own:.3g} below the "
+                f"{quoted(name)} holds a lower mode: log joint {own:.6g}, {top - own:.3g} below the "
                 f"{top:.6g} that {reached} reached on the same posterior; start it there (init=) or add "
                 "starts (num_restarts)."
             )

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from sidebayes.diagnostics.comparison.ties import (
-    listed,
     not_told_by_bic,
     tied_in_bic,
     tied_in_evidence,
 )
+from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.base import Evidence
 
 from ..common.fields import check_integer

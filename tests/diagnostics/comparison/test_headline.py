@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.comparison.headline import headline
+from sidebayes.diagnostics.names import between
 from sidebayes.guides.engines.modes import MISSED_MODE
 
 from tests.diagnostics.comparison.test_reference import sampled
@@ -142,3 +143,12 @@ def test_wide_tables_fold():
     assert max(map(len, lines[2:])) < 140 < len(table._texts().to_string().split("\n")[0])
     assert [line for line in lines if line.startswith("What it cost")]
     assert "<details><summary>What it cost</summary><table" in table.html()
+
+
+def test_names_that_could_be_taken_for_several_are_quoted():
+    names = {"sex, soft": sampled(1), "b": sampled(2), "this and that": of_another_model(3)}
+    table = compare_fits(names)
+    assert "Use b" in table.headline or "Use “sex, soft”" in table.headline
+    assert "no other run is of the posterior of “this and that”" in table.headline
+    assert list(table.frame.index) == list(names)
+    assert between([["sex, soft", "b"], ["c"]]) == "(“sex, soft” and b) and c"

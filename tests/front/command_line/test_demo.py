@@ -78,7 +78,7 @@ def test_the_story_says_what_hard_links_do():
     forced = told(**{demo.FORCED.name: fake(NEITHER, SPECIES)})[1]
     assert forced.startswith("60 hard links on species are all kept")
     assert "the clusters are neither" in forced
-    assert forced.endswith("with the same links soft the species (1.000).")
+    assert forced.endswith("where the same links are soft, they are the species (1.000).")
     assert not any("hard" in sentence for sentence in told())
 
 

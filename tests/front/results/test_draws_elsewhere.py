@@ -105,7 +105,7 @@ def test_scores_of_draws_without_a_model_may_be_unusable():
         "log_likelihood": {"y": -1.5 * rng.normal(size=(2, 200, 5)) ** 2},
     }
     table = sidebayes.compare({"a": arviz_base.from_dict(groups)})
-    assert "LOO elpd is not to be used of a" in str(table)
+    assert "Do not use the LOO elpd of a" in str(table)
     assert ".kfold()" in str(table)
     groups = {group: {n: v[:1, :1] for n, v in one.items()} for group, one in groups.items()}
     assert sidebayes.compare({"a": arviz_base.from_dict(groups)}).headline.endswith("do not trust.")
