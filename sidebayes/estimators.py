@@ -330,7 +330,15 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         given = name_array("y", column)
         check_size("y", given, found)
         # beside the classes that were learned, a fold of 1 and -1 is not ambiguous
-        codes = class_codes([*given.tolist(), *self.classes_.tolist()], "y")
+        fitted = self.classes_.tolist()
+        try:
+            codes = class_codes([*given.tolist(), *fitted], "y")
+        except TypeError:
+            class_codes(given, "y")  # says what is wrong with y by itself
+            raise TypeError(
+                f"y names classes otherwise than at fit, where they were {fitted[:5]}: text and numbers "
+                "are never equal; give y as it was given to fit"
+            ) from None
         truth, learned = np.split(codes, [len(found)])
         known = truth >= 0
         if not known.any():

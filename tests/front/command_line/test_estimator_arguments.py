@@ -119,6 +119,12 @@ def test_rows_without_a_class_are_not_scored(iris):
         model.score(x, np.full(len(x), None))
     with pytest.raises(ValueError, match="y has 2 entries"):
         model.score(x, y[:2])
+    with pytest.raises(
+        TypeError, match=r"y names classes otherwise than at fit, where they were \['"
+    ):
+        model.score(x, np.unique(y, return_inverse=True)[1])
+    with pytest.raises(TypeError, match="y mixes names"):
+        model.score(x, np.array([1, *y[1:]], object))
 
 
 def test_a_fold_of_one_class_and_rows_without_any_is_scored(iris):
