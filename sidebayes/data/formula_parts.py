@@ -73,6 +73,8 @@ class Columns:
         if self.common is None:
             raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
         self.frame = self._framed(self.common.design_matrix)
+        types = {name: table[name].dtype for name in names if name in table}
+        self.numeric = [name for name, kind in types.items() if pd.api.types.is_numeric_dtype(kind)]
 
     def _framed(self, matrix: Any) -> pd.DataFrame:
         values, names = np.asarray(matrix, float), list(self.common.as_dataframe().columns)
@@ -86,6 +88,7 @@ class Columns:
     def _with(self, frame: pd.DataFrame) -> Columns:
         other = object.__new__(Columns)
         other.common, other.response, other.frame = self.common, None, frame
+        other.numeric = self.numeric
         return other
 
     def empty(self) -> Columns:
@@ -95,9 +98,27 @@ class Columns:
     def at(self, table: pd.DataFrame) -> Columns:
         """The columns at other rows, with bases and categories as they were."""
         names = set().union(*(term.var_names for term in self.common.terms.values()))
-        with _naming_column(table, names):
-            matrix = self.common.evaluate_new_data(table).design_matrix
-        return self._with(self._framed(matrix))
+        with _naming_column(table, names), self._naming_other_kind(table):
+            return self._with(self._framed(self.common.evaluate_new_data(table).design_matrix))
+
+    @contextmanager
+    def _naming_other_kind(self, table: pd.DataFrame) -> Iterator[None]:
+        """Name, if evaluation fails, a column that held numbers, or levels that were not there."""
+        try:
+            yield
+        except ValueError as error:
+            for name in self.numeric:
+                if name in table and pd.api.types.is_string_dtype(table[name]):
+                    raise _ColumnError(
+                        f"column {name!r} holds text, such as {table[name].iloc[0]!r}, and held numbers in "
+                        "the table of the design; give numbers"
+                    ) from error
+            if "are not present in the original data set" in str(error):
+                raise _ColumnError(
+                    f"{str(error).replace('original data set', 'table of the design').rstrip('.')}, so that "
+                    "nothing is known of them; leave these rows out"
+                ) from error
+            raise
 
 
 @contextmanager
@@ -108,7 +129,7 @@ def _naming_column(table: pd.DataFrame, names: Collection[str]) -> Iterator[None
         raise _ColumnError(said)  # NumPy would leave out a part
     try:
         yield
-    except (KeyError, NameError):  # of a name, not of what a column holds
+    except (KeyError, NameError, _ColumnError):  # of a name, or said already
         raise
     except Exception as error:  # of many kinds
         missing = own.isna()
@@ -232,9 +253,12 @@ def naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
     except Exception as error:  # of the parser, the table, or functions that the formula calls
         known = (remedy for pattern, remedy in _LACKING if re.search(pattern, formula))
         remedy = "check the names, and drop rows with missing values, table.dropna(subset=[...])"
+        said = str(error).rstrip(".")
+        if isinstance(error, KeyError):
+            said, remedy = f"there is no column {said}", "check the names"
         raise ValueError(
             f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "
-            f"{str(error).rstrip('.')}; {next(known, remedy)}"
+            f"{said}; {next(known, remedy)}"
         ) from error
 
 

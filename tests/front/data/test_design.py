@@ -176,3 +176,20 @@ def test_rows_with_missing_values_are_counted_in_one_sentence(table):
         ValueError, match=r"columns \['y'\] are incomplete in 1 rows, .*subset=\['y'\]\)$"
     ):
         sb.design("y ~ 1 + (1 | who)", gaps)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"t": ["late", "early"]}, "column 't' holds text, such as 'late', and held numbers"),
+        (
+            {"arm": ["new", "new"]},
+            r"levels \(new\) in 'arm' are not present in the table of the design",
+        ),
+        ({"t": None}, "there is no column 't'; check the names$"),
+    ],
+)
+def test_columns_of_other_rows_are_named_where_they_differ(table, changed, said):
+    rows = table.iloc[[3, 8]].assign(**changed).dropna(axis=1)
+    with pytest.raises(ValueError, match=said):
+        sb.design("y ~ t + arm + (1 | who)", table).at(rows)
