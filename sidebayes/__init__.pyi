@@ -43,13 +43,13 @@ from .guides.engines.expectation_maximisation.stochastic_em import StochasticEM 
 from .guides.engines.optimisers.laplace import Laplace as Laplace
 from .guides.engines.optimisers.optimise import MAP as MAP
 from .guides.engines.optimisers.optimise import Newton as Newton
+from .guides.engines.samplers.from_prior.nested import NestedSlice as NestedSlice
+from .guides.engines.samplers.from_prior.smc import SMC as SMC
 from .guides.engines.samplers.geodesic import GeodesicHMC as GeodesicHMC
 from .guides.engines.samplers.gibbs import BlockedGibbs as BlockedGibbs
 from .guides.engines.samplers.mcmc import HMC as HMC
 from .guides.engines.samplers.mcmc import NUTS as NUTS
 from .guides.engines.samplers.microcanonical import MCLMC as MCLMC
-from .guides.engines.samplers.nested import NestedSlice as NestedSlice
-from .guides.engines.samplers.smc import SMC as SMC
 from .guides.engines.variational.coordinate_ascent import CoordinateAscent as CoordinateAscent
 from .guides.engines.variational.pathfinder import Pathfinder as Pathfinder
 from .guides.engines.variational.svi import SVI as SVI

@@ -20,7 +20,7 @@ from .plumbing.programs import compiled
 from .problem.declared import site_dims
 from .problem.density import free_shapes, unconstrained_start
 from .problem.importance import AT_ONCE, visit
-from .samplers.folding import Folding, find_folding
+from .samplers.from_prior.folding import Folding, find_folding
 from .symmetries.declared import site_symmetries
 from .symmetries.exchangeable import cluster_axes
 from .symmetries.signs import one_sign

@@ -36,11 +36,11 @@ ENGINES: dict[str, str] = {
     "mclmc": "sidebayes.guides.engines.samplers.microcanonical:MCLMC",
     "monte_carlo_em": "sidebayes.guides.engines.expectation_maximisation.monte_carlo_em:MonteCarloEM",
     "newton": "sidebayes.guides.engines.optimisers.optimise:Newton",
-    "nested": "sidebayes.guides.engines.samplers.nested:NestedSlice",
+    "nested": "sidebayes.guides.engines.samplers.from_prior.nested:NestedSlice",
     "nuts": "sidebayes.guides.engines.samplers.mcmc:NUTS",
     "pathfinder": "sidebayes.guides.engines.variational.pathfinder:Pathfinder",
     "svi": "sidebayes.guides.engines.variational.svi:SVI",
-    "smc": "sidebayes.guides.engines.samplers.smc:SMC",
+    "smc": "sidebayes.guides.engines.samplers.from_prior.smc:SMC",
     "stochastic_em": "sidebayes.guides.engines.expectation_maximisation.stochastic_em:StochasticEM",
 }
 """Every engine by name, and where it is found."""

@@ -24,7 +24,7 @@ from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import collapsed_sites, site_dims, site_roles
 from sidebayes.guides.engines.problem.density import abstract_trace, deterministics, traced
 from sidebayes.guides.engines.problem.honoured import Honoured
-from sidebayes.guides.engines.samplers.particles import refuse_improper
+from sidebayes.guides.engines.samplers.from_prior.particles import refuse_improper
 from sidebayes.guides.engines.symmetries.declared import site_symmetries
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture

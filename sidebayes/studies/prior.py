@@ -25,7 +25,7 @@ from sidebayes.guides.engines.problem.density import (
     latent_sites,
 )
 from sidebayes.guides.engines.problem.honoured import Honoured
-from sidebayes.guides.engines.samplers.particles import check_prior
+from sidebayes.guides.engines.samplers.from_prior.particles import check_prior
 from sidebayes.guides.engines.steps.starts import random_keys
 
 from ..common.fields import check_integer, check_seed

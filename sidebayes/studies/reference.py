@@ -11,9 +11,9 @@ from sidebayes.diagnostics.comparison.measure import measure
 from sidebayes.guides.engines.base import FitError
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.guides.engines.problem.honoured import is_improper
+from sidebayes.guides.engines.samplers.from_prior.nested import NestedSlice
+from sidebayes.guides.engines.samplers.from_prior.smc import SMC
 from sidebayes.guides.engines.samplers.mcmc import NUTS
-from sidebayes.guides.engines.samplers.nested import NestedSlice
-from sidebayes.guides.engines.samplers.smc import SMC
 
 from ..api import fit
 from ..common.fields import Range, check_integer, check_number, check_seed

@@ -13,9 +13,9 @@ from sidebayes.common.fields import Positive, Share
 
 from ..base import Problem
 from ..problem.density import free_shapes
+from .from_prior.particles import load_blackjax
 from .hamiltonian.paths import MOST_STEPS, isokinetic
 from .mcmc import Hamiltonian, steps_remark
-from .particles import load_blackjax
 
 __all__ = ["MCLMC"]
 

@@ -44,8 +44,8 @@ from ..problem.importance import (
     told,
     visit,
 )
-from ..samplers.folding import Folding, find_folding, numberings
-from ..samplers.particles import load_blackjax
+from ..samplers.from_prior.folding import Folding, find_folding, numberings
+from ..samplers.from_prior.particles import load_blackjax
 from ..steps.starts import initial_values, random_keys, starting_point
 from ..steps.updates import refuse_restricted
 from ..symmetries.exchangeable import cluster_axes

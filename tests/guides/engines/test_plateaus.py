@@ -10,9 +10,9 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.samplers import nested
-from sidebayes.guides.engines.samplers.nested import NestedSlice
-from sidebayes.guides.engines.samplers.smc import SMC
+from sidebayes.guides.engines.samplers.from_prior import nested
+from sidebayes.guides.engines.samplers.from_prior.nested import NestedSlice
+from sidebayes.guides.engines.samplers.from_prior.smc import SMC
 
 pytest.importorskip("blackjax")
 

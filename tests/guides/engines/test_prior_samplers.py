@@ -18,10 +18,10 @@ from jax.typing import ArrayLike
 from scipy import integrate, stats
 from sidebayes.guides.engines.base import FitError, Problem, SideBayesWarning
 from sidebayes.guides.engines.modes import REMEMBERED
-from sidebayes.guides.engines.samplers import nested, particles
-from sidebayes.guides.engines.samplers.nested import NestedSlice
-from sidebayes.guides.engines.samplers.particles import pool_evidence
-from sidebayes.guides.engines.samplers.smc import SMC
+from sidebayes.guides.engines.samplers.from_prior import nested, particles
+from sidebayes.guides.engines.samplers.from_prior.nested import NestedSlice
+from sidebayes.guides.engines.samplers.from_prior.particles import pool_evidence
+from sidebayes.guides.engines.samplers.from_prior.smc import SMC
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture

@@ -18,11 +18,11 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from ..base import Problem
-from ..problem.density import place, unconstrain
-from ..steps.starts import initial_values
-from ..symmetries.declared import clusters_permute
-from ..symmetries.exchangeable import cluster_axes
+from ...base import Problem
+from ...problem.density import place, unconstrain
+from ...steps.starts import initial_values
+from ...symmetries.declared import clusters_permute
+from ...symmetries.exchangeable import cluster_axes
 from .particle_moves import each_particle
 from .particles import Tails, unraveller
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from sidebayes.common.fields import Count, OneOf, Range, Share
 
-from ..base import (
+from ...base import (
     KEEPS_NOTHING,
     EngineResult,
     FitError,
@@ -23,15 +23,16 @@ from ..base import (
     Problem,
     Status,
 )
-from ..modes import REMEMBERED
-from ..plumbing.clock import Clock
-from ..plumbing.programs import compiled
-from ..plumbing.progress import in_pieces, progress_bar
-from ..plumbing.side_by_side import compiled_batch
-from ..problem.declared import approximation
-from ..problem.density import as_numpy
-from ..problem.importance import evidence_below, proper, told
-from ..steps.starts import random_keys
+from ...modes import REMEMBERED
+from ...plumbing.clock import Clock
+from ...plumbing.programs import compiled
+from ...plumbing.progress import in_pieces, progress_bar
+from ...plumbing.side_by_side import compiled_batch
+from ...problem.declared import approximation
+from ...problem.density import as_numpy
+from ...problem.importance import evidence_below, proper, told
+from ...steps.starts import random_keys
+from .cloud import Cloud
 from .folding import Folding, find_folding, numberings
 from .particle_moves import (
     KERNELS,
@@ -42,7 +43,6 @@ from .particle_moves import (
     num_shells,
 )
 from .particles import (
-    Tails,
     check_prior,
     check_prior_draws,
     draw_prior,
@@ -63,47 +63,6 @@ _SPREAD = 1.0
 
 _REMEMBERED = 0.35
 """Correlation of the log likelihood with that before the last moves, above which draws may be wrong."""
-
-
-class _Cloud(NamedTuple):
-    """Particles of every run; the first axis of each array numbers the runs.
-
-    Attributes
-    ----------
-    key : Array
-        Raw random key.
-    particles : Array, shape (num_particles, num_coordinates)
-        In the coordinates of `tails`, equally weighted.
-    likelihood : Array, shape (num_particles,)
-    tails : Tails
-    reference : Array, shape (num_clusters, num_features)
-        Of the numbering of clusters; empty where they are not folded.
-    temperature : Array, shape ()
-    log_evidence, variance : Array, shape ()
-        Variance of the log evidence, from that of the weights.
-    step_size : Array, shape (num_shells,)
-    acceptance : Array, shape ()
-    correlation, memory : Array, shape ()
-        Of the worst coordinate, and of the log likelihood, with what they were before the last moves.
-    moves : Array, shape ()
-        Of a chain, in all.
-    steps : Array, shape ()
-    """
-
-    key: Array
-    particles: Array
-    likelihood: Array
-    tails: Tails
-    reference: Array
-    temperature: Array
-    log_evidence: Array
-    variance: Array
-    step_size: Array
-    acceptance: Array
-    correlation: Array
-    memory: Array
-    moves: Array
-    steps: Array
 
 
 @dataclass(frozen=True)
@@ -213,7 +172,7 @@ class SMC(KeptEngine):
                 "smc-begin", problem, shape, build, keys, problem.args, once=True
             )
             state = clock.counted(asked)(keys, problem.args)
-            check_prior_draws(problem, "SMC", *_outer(state))
+            check_prior_draws(problem, "SMC", *state.outer())
             state = keep.restore(state)
             build, limit = partial(self._march, folding), np.asarray(0)
             asked = compiled_batch("smc", problem, shape, build, state, problem.args, limit)
@@ -241,7 +200,7 @@ class SMC(KeptEngine):
             problem, state, as_numpy(values), np.asarray(lp), clock.seconds, approximate
         )
 
-    def _predict_length(self, state: _Cloud, seconds: float) -> None:
+    def _predict_length(self, state: Cloud, seconds: float) -> None:
         """Warn of a long run, after its first temperature, as if all moves were made at each."""
         reached, width = float(np.min(state.temperature)), state.particles.shape[-1]
         left = min(num_temperatures(reached, width, self.target_ess), self.max_steps)
@@ -253,7 +212,7 @@ class SMC(KeptEngine):
         warn_of_length("SMC", left, most, "temperatures", advice)
 
     def _begin(self, folding: Folding | None, problem: Problem) -> Callable:
-        def begin(key: Array, args: tuple) -> _Cloud:
+        def begin(key: Array, args: tuple) -> Cloud:
             rest, use = jax.random.split(jax.random.wrap_key_data(key))
             outer = draw_prior(problem, jax.random.split(use, self.num_particles), args)
             tails = light_tails(outer)
@@ -266,7 +225,7 @@ class SMC(KeptEngine):
             if folding is not None:
                 best = outer[jnp.argmax(likelihood)]
                 reference = folding.described(problem, args)(best)
-            return _Cloud(
+            return Cloud(
                 key=jax.random.key_data(rest),
                 particles=particles,
                 likelihood=likelihood,
@@ -288,10 +247,10 @@ class SMC(KeptEngine):
     def _march(self, folding: Folding | None, problem: Problem) -> Callable:
         """One run, until it has moved at temperature 1, or done `limit` temperatures."""
 
-        def march(state: _Cloud, args: tuple, limit: Array) -> _Cloud:
+        def march(state: Cloud, args: tuple, limit: Array) -> Cloud:
             most = jnp.minimum(limit, self.max_steps)
 
-            def unfinished(state: _Cloud) -> Array:
+            def unfinished(state: Cloud) -> Array:
                 return (state.temperature < 1) & (state.steps < most)
 
             step = partial(self._temper, problem, folding, args)
@@ -300,8 +259,8 @@ class SMC(KeptEngine):
         return march
 
     def _temper(
-        self, problem: Problem, folding: Folding | None, args: tuple, cloud: _Cloud
-    ) -> _Cloud:
+        self, problem: Problem, folding: Folding | None, args: tuple, cloud: Cloud
+    ) -> Cloud:
         """Reweight to the next temperature, resample, and move there."""
         key, choose, go = jax.random.split(jax.random.wrap_key_data(cloud.key), 3)
         temperature, log_weights = self._reweighted(cloud)
@@ -325,7 +284,7 @@ class SMC(KeptEngine):
             num_mutations=self.num_mutations,
             num_leapfrog=self.num_leapfrog,
         )
-        return _Cloud(
+        return Cloud(
             key=jax.random.key_data(key),
             particles=particles,
             likelihood=likelihood,
@@ -350,7 +309,7 @@ class SMC(KeptEngine):
         chains = weights[: whole * per_chain].reshape(whole, per_chain)
         return jnp.var(chains.mean(axis=1)) / whole
 
-    def _reweighted(self, cloud: _Cloud) -> tuple[Array, Array]:
+    def _reweighted(self, cloud: Cloud) -> tuple[Array, Array]:
         """Next temperature, and the log weights that lead there."""
         left = 1 - cloud.temperature
         known = jnp.isfinite(cloud.likelihood)
@@ -366,7 +325,7 @@ class SMC(KeptEngine):
     def _result(
         self,
         problem: Problem,
-        state: _Cloud,
+        state: Cloud,
         values: dict[str, np.ndarray],
         lp: np.ndarray,
         seconds: dict[str, float],
@@ -413,7 +372,7 @@ class SMC(KeptEngine):
             remarks=remarks,
         )
 
-    def _remarks(self, state: _Cloud) -> tuple[str, ...]:
+    def _remarks(self, state: Cloud) -> tuple[str, ...]:
         """What particles remember, unless weights alone have led them from the prior to the posterior."""
         memory = float(np.mean(state.memory))
         if int(state.steps.max()) == 1 or not memory > _REMEMBERED:
@@ -422,9 +381,3 @@ class SMC(KeptEngine):
             f"{REMEMBERED} (correlation {memory:.2f} of the log likelihood), so that all runs may lack the "
             "same part of the posterior: raise num_mutations, and compare with NUTS",
         )
-
-
-def _outer(state: _Cloud) -> tuple[Array, Array]:
-    """Particles in unconstrained coordinates, and their log likelihoods."""
-    outer, _ = jax.vmap(lambda tails, u: tails.outward(u))(state.tails, state.particles)
-    return outer, state.likelihood

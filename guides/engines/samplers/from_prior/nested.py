@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sidebayes.common.fields import Count, NonNegative, Range
 
-from ..base import (
+from ...base import (
     KEEPS_NOTHING,
     EngineResult,
     Keeper,
@@ -23,12 +23,12 @@ from ..base import (
     Problem,
     Status,
 )
-from ..plumbing.clock import Clock
-from ..plumbing.programs import compiled
-from ..plumbing.progress import in_pieces, progress_bar
-from ..problem.declared import approximation
-from ..problem.density import as_numpy
-from ..problem.importance import proper, told
+from ...plumbing.clock import Clock
+from ...plumbing.programs import compiled
+from ...plumbing.progress import in_pieces, progress_bar
+from ...problem.declared import approximation
+from ...problem.density import as_numpy
+from ...problem.importance import proper, told
 from .particles import (
     Tails,
     check_prior,

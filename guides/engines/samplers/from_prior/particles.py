@@ -19,9 +19,9 @@ from sidebayes.models.blocks.block_facts import Improper
 
 from sidebayes.common.warnings import warn_user
 
-from ..base import Evidence, FitError, Problem
-from ..problem.causes import advice, explain_nonfinite
-from ..problem.density import (
+from ...base import Evidence, FitError, Problem
+from ...problem.causes import advice, explain_nonfinite
+from ...problem.density import (
     abstract_trace,
     deterministics,
     latent_sites,
@@ -30,7 +30,7 @@ from ..problem.density import (
     traced,
     unconstrain,
 )
-from ..problem.honoured import Honoured, is_improper
+from ...problem.honoured import Honoured, is_improper
 
 __all__ = [
     "Tails",

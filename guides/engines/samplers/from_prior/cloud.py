@@ -1,0 +1,58 @@
+"""What runs of sequential Monte Carlo hold between two temperatures."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+from .particles import Tails
+
+__all__ = ["Cloud"]
+
+
+class Cloud(NamedTuple):
+    """Particles of every run; the first axis of each array numbers the runs.
+
+    Attributes
+    ----------
+    key : Array
+        Raw random key.
+    particles : Array, shape (num_particles, num_coordinates)
+        In the coordinates of `tails`, equally weighted.
+    likelihood : Array, shape (num_particles,)
+    tails : Tails
+    reference : Array, shape (num_clusters, num_features)
+        Of the numbering of clusters; empty where they are not folded.
+    temperature : Array, shape ()
+    log_evidence, variance : Array, shape ()
+        Variance of the log evidence, from that of the weights.
+    step_size : Array, shape (num_shells,)
+    acceptance : Array, shape ()
+    correlation, memory : Array, shape ()
+        Of the worst coordinate, and of the log likelihood, with what they were before the last moves.
+    moves : Array, shape ()
+        Of a chain, in all.
+    steps : Array, shape ()
+    """
+
+    key: Array
+    particles: Array
+    likelihood: Array
+    tails: Tails
+    reference: Array
+    temperature: Array
+    log_evidence: Array
+    variance: Array
+    step_size: Array
+    acceptance: Array
+    correlation: Array
+    memory: Array
+    moves: Array
+    steps: Array
+
+    def outer(self) -> tuple[Array, Array]:
+        """Particles of every run in unconstrained coordinates, and their log likelihoods."""
+        outer, _ = jax.vmap(lambda tails, u: tails.outward(u))(self.tails, self.particles)
+        return outer, self.likelihood
