@@ -72,7 +72,10 @@ class Part:
         if folding is not None:
             count = folding.num_clusters
             features = _features(folding, problem, places, rows)
-            scale = features.std(axis=(0, 1)) + np.finfo(float).tiny
+            scale = features.std(axis=(0, 1))
+            # what is everywhere the same, but for rounding, tells no clusters apart
+            rounding = 100 * np.finfo(features.dtype).eps * np.abs(features).max(axis=(0, 1))
+            scale[scale <= rounding] = np.inf
             reference = features[-1]
             for _ in range(_ROUNDS):
                 order = _numbering(features, reference, scale)
@@ -148,9 +151,8 @@ def _features(
 
 def _numbering(features: NDArray, reference: NDArray, scale: NDArray) -> NDArray:
     """Numbering of each row that is nearest to a reference, shape (num_rows, num_clusters)."""
-    gain = (features / scale) @ (
-        reference / scale
-    ).T  # less, the farther the cluster is from the place
+    # less, the farther the cluster is from the place
+    gain = (features / scale) @ (reference / scale).T
     return np.array([linear_sum_assignment(own.T, maximize=True)[1] for own in gain])
 
 

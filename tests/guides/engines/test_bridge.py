@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.bridge import bridge_evidence
 from sidebayes.guides.engines.modes import MISSED_MODE
+from sidebayes.guides.engines.parts import Part
 
 import sidebayes
 from sidebayes import Fit
@@ -202,3 +203,17 @@ def test_short_chains_are_refused_however_many_they_are():
     data, exact, draws = exact_line(6, 16000)  # thinned to no fewer than 8 a chain
     found = bridge_evidence(Problem(line, data), {"slope": draws.reshape(2000, 8, 6)})
     assert abs(found.value - exact) < 5 * found.standard_error
+
+
+def test_what_is_the_same_for_all_clusters_does_not_number_them():
+    def model(x):
+        with numpyro.plate("clusters", 2):
+            mean = numpyro.sample("mean", dist.Normal(0, 10))
+            scale = numpyro.sample("scale", dist.HalfNormal(1))
+        parts = dist.Normal(mean, scale)
+        numpyro.sample("x", dist.MixtureSameFamily(dist.Categorical(np.ones(2) / 2), parts), obs=x)
+
+    mean = np.array([-3.0, 3.0]) + 0.1 * np.random.default_rng(0).normal(size=(2, 40, 2))
+    mean[:, ::2] = mean[:, ::2, ::-1].copy()
+    part = Part.of(Problem(model, (X,)), {"mean": mean, "scale": np.full((2, 40, 2), 0.1)}, 0)
+    assert np.unique(np.sign(part.places[..., :2]), axis=1).shape[1] == 1
