@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from typing import Annotated
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -215,5 +216,6 @@ def test_what_is_the_same_for_all_clusters_does_not_number_them():
 
     mean = np.array([-3.0, 3.0]) + 0.1 * np.random.default_rng(0).normal(size=(2, 40, 2))
     mean[:, ::2] = mean[:, ::2, ::-1].copy()
-    part = Part.of(Problem(model, (X,)), {"mean": mean, "scale": np.full((2, 40, 2), 0.1)}, 0)
+    with jax.enable_x64(True):
+        part = Part.of(Problem(model, (X,)), {"mean": mean, "scale": np.full((2, 40, 2), 0.1)}, 0)
     assert np.unique(np.sign(part.places[..., :2]), axis=1).shape[1] == 1
