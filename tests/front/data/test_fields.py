@@ -56,7 +56,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{k.__name__}.{n}" for k, n in CASES])
 def test_wrong_values_are_refused(kind, name):
     types = types_of(kind, name)
-    wrong = WRONG[next(iter(types - {NoneType}))]
+    wrong = next(WRONG[one] for one in WRONG if one in types)
     for value in (*wrong, *(() if NoneType in types else (None,))):
         with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}=.*expected"):
             kind(**{name: value})
