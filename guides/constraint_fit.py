@@ -22,7 +22,7 @@ from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, check_i
 from sidebayes.common.warnings import warn_user
 
 from .engines.base import KEEPS_NOTHING, Engine, EngineResult, Keeper, KeptEngine, Problem
-from .engines.optimisers.ascent import ascend
+from .engines.optimisers.ascent import Ascent, ascend
 from .engines.optimisers.optimise import mode_result
 from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
@@ -42,8 +42,9 @@ class Continuation(KeptEngine):
     For models with a `temperature`, such as `constraint_fit`: warm labels make divergences smooth in
     the parameters. Every start climbs at each temperature in turn, from where it ended before,
     and at last at the temperature of the model itself. One start is a k-means partition, the
-    others have means at random rows of the data. The density is that of the constrained parameters,
-    as for `MAP`.
+    others have means at random rows of the data. Warm starts often meet at one mode, which need not lead to
+    the highest: as many starts climb as those of `MAP` do, at the model's own temperature alone, and the
+    higher end is kept. The density is that of the constrained parameters.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ class Continuation(KeptEngine):
         "newton" takes truncated Newton steps, preconditioned by the inverse Fisher information; for
         Gaussian clusters of "full" or "tied" covariance.
     num_restarts : int
-        Number of starts; the one of highest density in the end is kept.
+        Number of starts, of the warm ones and of the others.
     temperatures : tuple of float
         Temperatures of the stages before the last. Those that do not exceed the model's own temperature
         are skipped.
@@ -87,7 +88,7 @@ class Continuation(KeptEngine):
         progress: bool = True,
         keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+        """Fit; see `Engine.run`. An `init` is one start, at the model's own temperature alone.
 
         Raises
         ------
@@ -103,17 +104,15 @@ class Continuation(KeptEngine):
                 f"Continuation(method='newton') is for sites weights, mean and covariance; the model "
                 f"has {sorted(sites)}: use method='lbfgs', or covariance='full' or 'tied'"
             )
-        starts = None if init is not None else _starts(problem, seed, self.num_restarts)
         rough = max(self.rough, self.tol)
-        stages = [(t, rough) for t in self.temperatures if t > own] + [(own, self.tol)]
+        warm = [] if init is not None else [(t, rough) for t in self.temperatures if t > own]
         clock = Clock()
-        for number, (temperature, tol) in enumerate(stages):
-            found = ascend(
+
+        def climbed(number: int, temperature: float, tol: float, **begin: Any) -> Ascent:
+            return ascend(
                 with_option(problem, "temperature", temperature),
                 title=f"Continuation at temperature {temperature:g}",
                 seed=seed,
-                init=init,
-                starts=starts,
                 num_restarts=self.num_restarts,
                 tol=tol,
                 max_steps=self.max_steps,
@@ -122,8 +121,16 @@ class Continuation(KeptEngine):
                 keep=keep.part(number),
                 clock=clock,
                 solver=_SOLVERS[self.method],
+                **begin,
             )
-            starts = {name: found.ends[name] for name in sites}
+
+        found = climbed(0, own, self.tol, init=init)
+        if warm:
+            starts = _starts(problem, seed, self.num_restarts)
+            for number, stage in enumerate([*warm, (own, self.tol)], 1):
+                last = climbed(number, *stage, init=None, starts=starts)
+                starts = {name: last.ends[name] for name in sites}
+            found = max(last, found, key=lambda one: (one.is_mode, one.value[one.best]))
         return mode_result(self.name, found, approximation(problem), clock)
 
 

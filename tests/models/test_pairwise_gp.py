@@ -382,3 +382,10 @@ def test_overlapping_statements_factorised_are_fitted_and_named():
     assert found.approximate == "statements factorised"
     assert found.labels().shape == (12,)
     np.testing.assert_array_equal(found.labels(), found.responsibilities().argmax(axis=1))
+
+
+def test_rows_that_no_statement_is_about_are_not_charged_for():
+    x = np.random.default_rng(1).normal(size=(24, 3))
+    fit = sidebayes.fit("pairwise_gp", x, SOME, **QUICK)
+    likelihood = float(fit.unit_terms.sum())
+    assert fit.bic == pytest.approx(6 * np.log(2) - 2 * likelihood)

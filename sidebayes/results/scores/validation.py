@@ -44,6 +44,9 @@ __all__ = [
     "units_held_out",
 ]
 
+_CERTAIN = 1e-9
+"""Log likelihood of a unit, to either side of zero, that tells nothing of the parameters."""
+
 
 def unit_terms(fit: FitBase) -> NDArray[np.float64]:
     """See `Fit.unit_terms`."""
@@ -80,7 +83,9 @@ def bic(fit: FitBase) -> float:
     with fit.run.precision:
         refuse_no_likelihood(fit.run)
         values = {str(name): value.to_numpy() for name, value in latent.items()}
-        cost = code_length(fit.run.problem, values, terms.shape[-1], fit.config.corners)
+        # a row of `pairwise_gp` that no statement is about is certain whatever the parameters
+        number = max(np.count_nonzero(np.abs(terms) > _CERTAIN), 1)
+        cost = code_length(fit.run.problem, values, number, fit.config.corners)
     return 2 * (cost - float(terms.sum()))
 
 

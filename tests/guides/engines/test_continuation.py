@@ -232,3 +232,20 @@ def test_a_price_of_links_of_which_none_is_held_out_says_so(clouds):
         SideBayesWarning, match="links has 1 links, fewer than three.*none is held out"
     ):
         choose_strength(clouds[0], links, num_clusters=2, engine=FEW, patience=1, prior="flat")
+
+
+def test_neither_warm_starts_nor_an_init_end_below_a_plain_climb():
+    """All warm starts meet at one mode that breaks the only link."""
+    rng = np.random.default_rng(3)
+    centre = np.array([[0, 0], [3, 0], [0, 3], [3, 3.0]])
+    x = centre[rng.integers(4, size=120)] + 0.8 * rng.normal(size=(120, 2))
+    given = {"num_clusters": 2, "prior": "flat", "progress": False}
+    links = Links.cannot_link([(1, 2)], num_points=120)
+    plain = fit("constraint_fit", x, links, engine=MAP(num_restarts=8), **given)
+    top = float(plain.tree["sample_stats"]["lp"].squeeze())
+    for begin in ({}, {"init": plain}):
+        found = fit(
+            "constraint_fit", x, links, engine=Continuation(num_restarts=8), **given, **begin
+        )
+        assert float(found.tree["sample_stats"]["lp"].squeeze()) > top - 1e-3
+        assert violated_links(found.labels(), links.pairs, links.weights) == 0
