@@ -345,6 +345,12 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             raise ValueError(
                 "y names no class of any row, so that nothing can be scored; name some"
             )
+        if (strange := known & ~np.isin(truth, learned)).any():
+            names = sorted(set(given[strange].tolist()))
+            warn_user(
+                f"y names classes that were not learned, {names[:5]}, in {strange.sum()} rows, which count as "
+                f"errors; the classes are {fitted[:5]}"
+            )
         weight = None
         if sample_weight is not None:
             weight = real_array("sample_weight", sample_weight)
