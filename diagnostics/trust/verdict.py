@@ -282,7 +282,9 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
                 f"It began where a fit of {elsewhere} ended, to which one start led; begin at a fit to which "
                 "several do (num_restarts)."
             )
-        remedy = "try other seeds" if alone else "leave init out, or add starts (num_restarts)"
+        remedies = ["leave init out"] * ("starts_at_best" in info)
+        remedies += ["add starts (num_restarts)"] * (not several)
+        remedy = "try other seeds" if alone else " and ".join(remedies)
         return "caution", (
             f"It had one start, so that nothing shows whether others lead higher; {remedy}."
         )

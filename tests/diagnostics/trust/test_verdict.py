@@ -157,8 +157,12 @@ def test_independent_draws_are_counted(engine):
         (climbed([-200.0], [-200.0]), "bad", "no step"),
         (climbed([-230.0, -200.0], [-230.0, -200.0]), "caution", "still rose by 30"),
         (climbed(SETTLED, [-250.0, -249.999]), "caution", "No other start"),
-        (climbed(SETTLED, config=EM(num_restarts=1)), "caution", "one start"),
-        (climbed(SETTLED, noted=1), "caution", "leave init out"),
+        (
+            climbed(SETTLED, config=EM(num_restarts=1)),
+            "caution",
+            "higher; add starts (num_restarts).",
+        ),
+        (climbed(SETTLED, noted=1), "caution", "higher; leave init out."),
         (
             climbed(SETTLED, noted=1, began_at="moe"),
             "caution",
