@@ -162,6 +162,8 @@ def test_a_cluster_of_two_modes_is_named():
     assert said.startswith(
         "Cluster 1 has two modes in feature 0, whose saliency is 0.50: values near 8,"
     )
+    far = values | {role: values[role] + 10_000 for role in ("location", "common_location")}
+    assert "values near 10008, its own, and near 10000, common" in two_modes_remark(far, range(3))
     wide = values | {"common_spread": np.full((1, 1, 3), 16.0)}
     assert two_modes_remark(wide, range(3)) is None
     draws = {name: np.repeat(value, 2, axis=1) for name, value in values.items()}

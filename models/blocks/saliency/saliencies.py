@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -98,11 +99,14 @@ def two_modes_remark(values: Mapping[str, Any], columns: Sequence[int]) -> str |
         return None
     worst = int(np.argmax(np.where(found, apart, 0.0)))
     cluster, place = divmod(worst, len(columns))
+    ends = mean[cluster, place], common[place]
+    # digits enough to tell them apart, far from zero as well
+    digits = 3 + max(0, math.ceil(np.log10(np.abs(ends).max() / abs(ends[0] - ends[1]))))
+    own, everywhere = (f"{end:.{digits}g}" for end in ends)
     return (
         f"Cluster {cluster} has two modes in feature {columns[place]}, whose saliency is "
-        f"{share[place]:.2f}: values near {mean[cluster, place]:.3g}, its own, and near "
-        f"{common[place]:.3g}, common to all clusters. It may be two clusters; selection='sparse' with "
-        "engine='gibbs' tells how probable other numbers are"
+        f"{share[place]:.2f}: values near {own}, its own, and near {everywhere}, common to all clusters. It may "
+        "be two clusters; selection='sparse' with engine='gibbs' tells how probable other numbers are"
     )
 
 
