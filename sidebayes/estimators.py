@@ -348,8 +348,8 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if (strange := known & ~np.isin(truth, learned)).any():
             names = sorted(set(given[strange].tolist()))
             warn_user(
-                f"y names classes that were not learned, {names[:5]}, in {strange.sum()} rows, which count as "
-                f"errors; the classes are {fitted[:5]}"
+                f"y names classes that were not learned, {names[:5]}, in {strange.sum()} rows, which count "
+                f"as errors; the classes are {fitted[:5]}"
             )
         weight = None
         if sample_weight is not None:

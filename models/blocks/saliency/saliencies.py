@@ -105,8 +105,8 @@ def two_modes_remark(values: Mapping[str, Any], columns: Sequence[int]) -> str |
     own, everywhere = (f"{end:.{digits}g}" for end in ends)
     return (
         f"Cluster {cluster} has two modes in feature {columns[place]}, whose saliency is "
-        f"{share[place]:.2f}: values near {own}, its own, and near {everywhere}, common to all clusters. It may "
-        "be two clusters; selection='sparse' with engine='gibbs' tells how probable other numbers are"
+        f"{share[place]:.2f}: values near {own}, its own, and near {everywhere}, common to all clusters. "
+        "It may be two clusters; selection='sparse' with engine='gibbs' tells how probable other numbers are"
     )
 
 
