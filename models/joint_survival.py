@@ -84,7 +84,9 @@ def joint_survival(
     check_times(time, event)
     fixed, random, subjects = jnp.asarray(fixed), jnp.asarray(random), as_groups(subjects)
     outputs = None if outputs is None else jnp.asarray(outputs)
-    parameters = mixed_parameters(y, fixed, random, outputs, covariance=covariance, prior=prior)
+    parameters = mixed_parameters(
+        y, fixed, random, outputs, covariance=covariance, prior=prior, subjects=subjects
+    )
     coefficients = parameters.coefficients()
     scale_tril, noise = parameters.scale_tril(), parameters.noise()
     hazards = HazardParameters(hazard, covariates, parameters.random_map)

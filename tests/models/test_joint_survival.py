@@ -8,6 +8,7 @@ import pytest
 from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy.integrate import quad
+from sidebayes.models.blocks.effects.identified import PRIOR_ALONE
 from sidebayes.models.blocks.event_times import HazardPrior, PiecewiseHazard
 from sidebayes.models.joint_survival import joint_survival
 
@@ -396,3 +397,13 @@ def test_origins_of_covariates_and_time_do_not_matter():
 
     with jax.enable_x64(True):
         np.testing.assert_allclose(*log_joints(), rtol=1e-9)
+
+
+def test_one_visit_each_leaves_the_noise_to_the_prior():
+    table, persons = simulate_joint()
+    quick = {"engine": sb.MAP(num_restarts=1, max_steps=3), "progress": False}
+    for rows, said in ((table, False), (table.groupby("who").head(1), True)):
+        design = sb.design("y ~ year + (1 | who)", rows)
+        given = design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
+        fit = sb.fit("joint_survival", **given, **quick)
+        assert (PRIOR_ALONE in fit.verdict[1]) == said

@@ -11,6 +11,7 @@ from .densities.basis import lower_basis
 from .densities.structure import Structure
 
 __all__ = [
+    "PRIOR_ALONE",
     "SINGULAR",
     "UNDETERMINED",
     "covariance_is_determined",
@@ -25,6 +26,14 @@ UNDETERMINED = (
     "or a prior"
 )
 """What is said of a flat prior where `covariance_is_determined` is false."""
+
+PRIOR_ALONE = (
+    "The outcomes leave the covariance of the random effects and the noise undetermined, so that the prior "
+    "decides between them, and this mode is one of many points that are nearly as probable. Columns of "
+    "random depend on each other, or subjects have too few rows or times; give fewer columns, "
+    "covariance='diagonal', or an engine that draws, such as 'nuts'"
+)
+"""What is said of a mode under another prior there."""
 
 SINGULAR = (
     "This is a singular fit: the covariance of the random effects is on the boundary, a variance of 0 or "

@@ -29,6 +29,7 @@ from ..side_information.groups import Groups
 from .densities.basis import least_squares, lower_basis
 from .densities.structure import FactorUnits, Structure
 from .identified import (
+    PRIOR_ALONE,
     SINGULAR,
     UNDETERMINED,
     covariance_is_determined,
@@ -274,11 +275,11 @@ class MixedParameters(MixedUpdates, Expanded):
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Whether the rows leave the covariance undetermined, or it is singular at a mode."""
-        if self.prior is not None or isinstance(self.fixed, Tracer):
+        single = np.shape(next(iter(values.values())))[:2] == (1, 1)
+        if isinstance(self.fixed, Tracer) or not (single or self.prior is None):
             return None
         if not self._is_determined():
-            return UNDETERMINED
-        single = np.shape(values["factor"])[:2] == (1, 1)
+            return UNDETERMINED if self.prior is None else PRIOR_ALONE
         mode = {role: np.asarray(own)[0, 0] for role, own in values.items()} if single else {}
         return SINGULAR if single and self.at_boundary(mode) else None
 
