@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "TRUSTED_MATCH",
+    "circular_of",
     "entry_names",
     "has_labelled_table",
     "has_labels",
@@ -22,6 +24,8 @@ __all__ = [
     "role_of",
     "site_of",
     "symmetries_of",
+    "unwrapped",
+    "wrapped",
 ]
 
 TRUSTED_MATCH = 0.8
@@ -48,6 +52,26 @@ def symmetries_of(tree: xr.DataTree) -> dict[str, str]:
     """Sites that are known up to an orthogonal transform of one axis, and that axis."""
     sites = tree["posterior"].data_vars.items()
     return {str(n): str(s.attrs["orthogonal"]) for n, s in sites if "orthogonal" in s.attrs}
+
+
+def circular_of(tree: xr.DataTree) -> list[str]:
+    """Sites whose values are angles, in radians."""
+    return [str(n) for n, s in tree["posterior"].data_vars.items() if "circular" in s.attrs]
+
+
+def unwrapped(tree: xr.DataTree) -> xr.Dataset:
+    """Draws of the sites, with angles within half a turn of their mean direction."""
+    sites = tree["posterior"].to_dataset()
+    for name in circular_of(tree):
+        direction = xr.apply_ufunc(np.exp, 1j * sites[name]).mean(("chain", "draw"))
+        centre = xr.apply_ufunc(np.angle, direction)
+        sites[name] = centre + wrapped(sites[name] - centre)
+    return sites
+
+
+def wrapped(angles: Any) -> Any:
+    """Angles within half a turn of zero."""
+    return (angles + np.pi) % (2 * np.pi) - np.pi
 
 
 def is_ordered(tree: xr.DataTree) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -34,6 +34,7 @@ def to_datatree(
     log_prior: Mapping[str, ArrayLike] | None = None,
     roles: Mapping[str, str] | None = None,
     symmetries: Mapping[str, str] | None = None,
+    circular: Collection[str] = (),
     ordered: bool = False,
     remarks: Sequence[str] = (),
 ) -> xr.DataTree:
@@ -66,6 +67,8 @@ def to_datatree(
         What sites are, such as "mixing_weights" or "location": the attribute ``role`` of each.
     symmetries : mapping of str to str, optional
         An axis of a site that is known up to an orthogonal transform: its attribute ``orthogonal``.
+    circular : collection of str, optional
+        Sites whose values are angles: their attribute ``circular``.
     ordered : bool
         Whether clusters have an order, so that none may be renumbered: the attribute
         ``ordered_clusters`` of the posterior.
@@ -116,6 +119,8 @@ def to_datatree(
             posterior[name].attrs["role"] = role
     for name, axis in (symmetries or {}).items():
         posterior[name].attrs["orthogonal"] = axis
+    for name in filter(posterior.__contains__, circular):
+        posterior[name].attrs["circular"] = 1
     tree["posterior"] = xr.DataTree(posterior)
     tree["sample_stats"] = xr.DataTree(dict_to_dataset(dict(result.sample_stats)))
     if result.conditional_draws:

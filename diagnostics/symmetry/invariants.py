@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import entr
 from scipy.stats import chi2
 
-from ..sites import has_labels, is_label_dim, role_of, symmetries_of
+from ..sites import circular_of, has_labels, is_label_dim, role_of, symmetries_of
 from .orthogonal import gram
 
 __all__ = [
@@ -144,6 +144,7 @@ def of_parameters(
     dims: Mapping[str, Sequence[Hashable]],
     roles: Mapping[str, str],
     symmetries: Mapping[str, str],
+    circular: Collection[str] = (),
 ) -> dict[str, NDArray]:
     """Functionals of the parameters: sorted weights, small sites without a cluster axis, `gram`.
 
@@ -156,6 +157,8 @@ def of_parameters(
         What sites are; weights of the clusters are "mixing_weights".
     symmetries : mapping of str to str
         Axes that are known up to an orthogonal transform, by site.
+    circular : collection of str
+        Sites whose values are angles, of which cosine and sine count.
 
     Returns
     -------
@@ -168,7 +171,8 @@ def of_parameters(
         if roles.get(name) == "mixing_weights":
             values["sorted_weights"] = -np.sort(-site, axis=-1)
         elif not any(is_label_dim(str(d)) for d in dims[name]) and site[0, 0].size <= _MOST_ENTRIES:
-            values[name] = site
+            own = {f"cos {name}": np.cos(site), f"sin {name}": np.sin(site)}
+            values |= own if name in circular else {name: site}
     return values | gram(draws, dims, symmetries)
 
 
@@ -209,7 +213,7 @@ def _of_parameters(tree: xr.DataTree) -> dict[str, NDArray]:
     draws = {str(name): site.to_numpy() for name, site in sites}
     dims = {str(name): site.dims for name, site in sites}
     roles = {str(name): role_of(site) for name, site in sites}
-    found = of_parameters(draws, dims, roles, symmetries_of(tree))
+    found = of_parameters(draws, dims, roles, symmetries_of(tree), circular_of(tree))
     density = tree["sample_stats"]["lp"].to_numpy()
     known = {} if np.isnan(density).all() else {"lp": density}  # draws may come without a density
     return known | found

@@ -11,7 +11,7 @@ from sidebayes.guides.engines.problem.posterior import thin
 
 from sidebayes.common.warnings import warn_user
 
-from ..sites import TRUSTED_MATCH, has_labels, is_ordered
+from ..sites import TRUSTED_MATCH, circular_of, has_labels, is_ordered, unwrapped, wrapped
 from ..tree import pooled_draws
 from .orthogonal import align
 from .relabelling import relabel
@@ -67,11 +67,11 @@ class MatchedDraws:
     def params(self) -> dict[str, NDArray[np.float64]]:
         """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
         tree, score = self.aligned
-        values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
         if score >= TRUSTED_MATCH:
-            return {name: value.mean(axis=(0, 1)) for name, value in values.items()}
+            means = {str(n): v.to_numpy().mean(axis=(0, 1)) for n, v in unwrapped(tree).items()}
+            return means | {name: wrapped(means[name]) for name in circular_of(tree)}
         best = _best_draw(tree)
-        return {name: value[best] for name, value in values.items()}
+        return {str(n): v.to_numpy()[best] for n, v in tree["posterior"].data_vars.items()}
 
 
 def matched_draws(tree: xr.DataTree, score: float) -> dict[str, NDArray]:

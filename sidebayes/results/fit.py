@@ -15,7 +15,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import has_features
-from sidebayes.diagnostics.sites import entry_names, has_labelled_table
+from sidebayes.diagnostics.sites import entry_names, has_labelled_table, unwrapped
 from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
 
@@ -201,7 +201,8 @@ class Fit(FitBase):
         """Table of the parameters: mean, spread and diagnostics, of relabelled and aligned draws.
 
         Sites that an engine gives a point, where others have draws, have no spread; the column
-        ``point`` tells which they are.
+        ``point`` tells which they are. Angles are taken within half a turn of their mean direction, so that
+        means and intervals may lie beyond π.
 
         Parameters
         ----------
@@ -218,7 +219,7 @@ class Fit(FitBase):
             raise ValueError(f"group = {group!r:.60}; expected 'posterior' or 'latents'")
         if group == "latents":
             return of_effects.summary_of_latents(self)
-        draws = self.aligned[0]["posterior"].to_dataset()
+        draws = unwrapped(self.aligned[0])
         if draws.sizes["chain"] * draws.sizes["draw"] == 1:
             return pd.DataFrame({"estimate": _entries(draws)})
         import arviz as az

@@ -33,6 +33,7 @@ __all__ = [
     "abstract_trace",
     "as_numpy",
     "bijector_of",
+    "circular_sites",
     "deterministics",
     "filled",
     "filling",
@@ -194,6 +195,16 @@ def latent_supports(problem: Problem) -> dict[str, Any]:
             "numpyro.sample(name, distribution), without obs"
         )
     return {name: site["fn"].support for name, site in sites.items()}
+
+
+def circular_sites(problem: Problem) -> list[str]:
+    """Latent sites whose values are angles."""
+    supports = latent_supports(problem)
+    return [
+        name
+        for name, support in supports.items()
+        if getattr(support, "base_constraint", support) is dist.constraints.circular
+    ]
 
 
 def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:

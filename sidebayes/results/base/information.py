@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from sidebayes.diagnostics.sites import entry_names
+from sidebayes.diagnostics.sites import entry_names, unwrapped
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.declared import declared_blocks
@@ -54,7 +54,7 @@ def covariance_of_sites(
     params : mapping of str to ndarray
         The point estimate.
     """
-    sites = aligned["posterior"].to_dataset()
+    sites = unwrapped(aligned)
     sites = sites.drop_vars(set(run.sized_by_units))
     labels, values = [], []
     for name, site in sites.data_vars.items():

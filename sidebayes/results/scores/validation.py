@@ -84,7 +84,7 @@ def bic(fit: FitBase) -> float:
         refuse_no_likelihood(fit.run)
         values = {str(name): value.to_numpy() for name, value in latent.items()}
         # a row of `pairwise_gp` that no statement is about is certain whatever the parameters
-        number = max(np.count_nonzero(np.abs(terms) > _CERTAIN), 1)
+        number = max(int((np.abs(terms) > _CERTAIN).sum()), 1)
         cost = code_length(fit.run.problem, values, number, fit.config.corners)
     return 2 * (cost - float(terms.sum()))
 

@@ -10,8 +10,11 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
+from sidebayes.diagnostics.symmetry.distance import farthest
+from sidebayes.diagnostics.symmetry.invariants import invariants
 
 import sidebayes as sb
+from tests.support.draws import Told
 
 QUICK = {"engine": sb.Laplace(num_restarts=1), "progress": False}
 
@@ -46,3 +49,29 @@ def test_data_without_axes_are_an_option():
 
     with pytest.raises(TypeError, match=r"declare a number as an option, scale: float"):
         sb.fit(scaled, np.arange(4.0), np.array(2.0), **QUICK)
+
+
+def directions(y: Annotated[ArrayLike, "rows"]):
+    mean = numpyro.sample("mean", dist.VonMises(0.0, 0.1))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.VonMises(mean, 4.0), obs=y)
+
+
+def test_angles_have_the_mean_of_their_directions():
+    """A posterior on either side of half a turn, where plain means lie opposite."""
+    y = np.random.default_rng(0).vonmises(np.pi, 4.0, 60)
+    resultant = (4.0 * np.exp(1j * y)).sum() + 0.1
+    angle, width = np.angle(resultant), np.abs(resultant) ** -0.5
+    draws = np.random.default_rng(1).vonmises(angle, np.abs(resultant), (4, 500))
+    assert np.ptp(draws) > 6
+    fit = sb.fit(directions, y, engine=Told({"mean": draws}), progress=False)
+    row = fit.summary().loc["mean"]
+    apart = [row["mean"] - angle, float(fit.params["mean"]) - angle]
+    np.testing.assert_allclose(np.exp(1j * np.array(apart)), 1.0, atol=0.01)
+    assert row["sd"] == pytest.approx(width, rel=0.1)
+    assert fit.covariance.to_numpy().item() == pytest.approx(width**2, rel=0.2)
+    assert fit.convergence["rhat"] < 1.02
+    turned = sb.fit(directions, y, engine=Told({"mean": -draws}), progress=False)
+    assert invariants(fit.tree)["cos mean"].shape == draws.shape
+    shift, _ = farthest(fit.tree, turned.tree)
+    assert shift == pytest.approx(2 * np.abs(np.sin(angle)) / width, rel=0.5)
