@@ -271,22 +271,16 @@ class Landmarks:
         return align_landmarks(self.to_array(), self.names, self.landmark_names, scale=scale)
 
     def write_tps(self, path: Any) -> None:
-        """Write a TPS file; missing landmarks are refused, since the format has none.
+        """Write a TPS file, with NA for the coordinates of missing landmarks, as `read_landmarks` reads it.
 
         Parameters
         ----------
         path : path
         """
-        if not self.present.all():
-            one, landmark = map(int, np.argwhere(~self.present)[0])
-            raise ValueError(
-                f"individual {self.names.tolist()[one]!r} lacks landmark {landmark}, and TPS files cannot "
-                "say so; write the table that to_frame returns"
-            )
         lines = []
         for name, places in zip(self.names, self.to_array(), strict=True):
             lines.append(f"LM{'' if places.shape[1] == 2 else 3}={len(places)}")
-            lines += [" ".join(repr(float(one)) for one in place) for place in places]
+            lines += [" ".join("NA" if np.isnan(v) else repr(float(v)) for v in p) for p in places]
             lines.append(f"ID={name}")
         write_whole(path, ("\n".join(lines) + "\n").encode())
 
