@@ -17,6 +17,7 @@ from ...common.fields import Range, check_number
 from ...common.files import TABLES, as_path
 from ...common.warnings import warn_user
 from ..frames import need_columns, read_frame, with_names
+from .landmark_checks import landmark_codes
 from .landmarks import Landmarks
 from .text_formats import Specimen, looks_like, parse
 
@@ -320,10 +321,8 @@ def _from_long(
         )
     codes, names = (None, None)
     if corresponding:
-        values = table[landmark]
-        marks = pd.Index(values.unique())
-        marks = marks.sort_values() if pd.api.types.is_numeric_dtype(values) else marks
-        codes, names = marks.get_indexer(values)[known], tuple(map(str, marks))
+        numbers, marks = landmark_codes(table[landmark])
+        codes, names = numbers[known], tuple(map(str, marks))
     return Landmarks(
         x[known], Groups(table[key].to_numpy()[known]), codes, names, covariates, reading.units
     )
