@@ -335,7 +335,8 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
         raise ValueError(
             f"{group} {name!r} has measures, but no row here; add it, or leave its measures out"
         )
-    return table.iloc[rows]
+    found: pd.DataFrame = table.iloc[rows]
+    return found
 
 
 def _ratio_scales(
