@@ -109,7 +109,7 @@ class Columns:
     def at(self, table: pd.DataFrame) -> Columns:
         """The columns at other rows, with bases and categories as they were."""
         names = set().union(*(term.var_names for term in self.common.terms.values()))
-        with _naming_column(table, names), self._naming_other_kind(table):
+        with self._naming_other_kind(table), _naming_column(table, names):
             return self._with(self._framed(self.common.evaluate_new_data(table).design_matrix))
 
     @contextmanager
@@ -117,6 +117,8 @@ class Columns:
         """Name, if evaluation fails, a column that held numbers, or levels that were not there."""
         try:
             yield
+        except _ColumnError:  # said already
+            raise
         except ValueError as error:
             for name in self.numeric:
                 if name in table and pd.api.types.is_string_dtype(table[name]):
