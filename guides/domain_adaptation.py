@@ -15,6 +15,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
+from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels, as_partial_labels
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
@@ -86,6 +87,7 @@ def fit_source(
     >>> sidebayes.fit_source(iris.x, iris.labels, num_components=1)
     SourceMixture(4 features, [1, 1, 1] components by class)
     """
+    refuse_mixed_orders(x=x, labels=labels)
     names = column_names(x)
     points = point_table("x", x)
     owner, class_names = _class_numbers(labels, len(points))

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
+from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -257,6 +258,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None) -> Points:
         """Fit, and return the points of the training rows."""
+        refuse_mixed_orders(X=X, sample_weight=sample_weight)
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         if self.kernel == "precomputed" and x.shape[0] != x.shape[1]:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Self
 
@@ -124,31 +124,36 @@ class HazardPrior:
         return cls(cuts, float(np.log(event.sum() / time.sum())), **scales)
 
 
-def read_times(time: HostArrayLike, event: HostArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def read_times(
+    time: HostArrayLike, event: HostArrayLike, subjects: Sequence[str] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Times and indicators of events as arrays of floats and of truth values.
+
+    Parameters
+    ----------
+    time, event : array_like, shape (num_subjects,)
+        Messages name columns of a table, and their rows by their index.
+    subjects : sequence of str, optional
+        What each row is of, for messages.
 
     Raises
     ------
     ValueError
         If a time is not positive and finite, an indicator is neither 0 nor 1, or lengths differ.
     """
-    times, events = real_array("time", time), _indicators(event)
+    times, events = real_array("time", time), _indicators(event, subjects)
     if times.ndim != 1 or times.shape != events.shape:
         raise ValueError(
             f"time has shape {times.shape} and event {events.shape}; expected one of each per subject"
         )
     odd = ~(np.isfinite(times) & (times > 0))
     if odd.any():
-        row = int(np.argmax(odd))
-        raise ValueError(
-            f"time[{row}] = {times[row]}; expected a positive time, from the same origin for all"
-        )
+        said = _value("time", time, times, int(np.argmax(odd)), subjects)
+        raise ValueError(f"{said}; expected a positive time, from the same origin for all")
     odd = ~np.isin(events, (0, 1))
     if odd.any():
-        row = int(np.argmax(odd))
-        raise ValueError(
-            f"event[{row}] = {events[row]}; expected 1 where the event was seen, 0 where time is censored"
-        )
+        said = _value("event", event, events, int(np.argmax(odd)), subjects)
+        raise ValueError(f"{said}; expected 1 where the event was seen, 0 where time is censored")
     return times, events.astype(bool)
 
 
@@ -339,23 +344,44 @@ def _lambert(log_value: Array) -> Array:
     return start
 
 
-def _indicators(event: HostArrayLike) -> np.ndarray:
+def _named(argument: str, given: Any, subject: str | None = None) -> str:
+    """An argument with the subject, and with the column of a table that it is, for messages."""
+    column = getattr(given, "name", None)
+    of = "" if subject is None else f" of {subject}"
+    return f"{argument}{of}" + ("" if column in (None, argument) else f", column {column!r},")
+
+
+def _in_row(argument: str, given: Any, row: int, said: Any, subjects: Sequence[str] | None) -> str:
+    """What is said of an entry, of a table by the index of its row."""
+    place = given.index[row] if isinstance(given, pd.Series) else row
+    subject = None if subjects is None else subjects[row]
+    return f"{_named(argument, given, subject)} is {said} in row {place}"
+
+
+def _value(
+    argument: str, given: Any, values: np.ndarray, row: int, subjects: Sequence[str] | None
+) -> str:
+    """What an entry is."""
+    if isinstance(given, pd.Series):
+        return _in_row(argument, given, row, values[row], subjects)
+    return f"{argument}[{row}] = {values[row]}"
+
+
+def _indicators(event: HostArrayLike, subjects: Sequence[str] | None) -> np.ndarray:
     """Indicators of events as an array of floats; the column of a table is named."""
-    column = getattr(event, "name", None)
-    name = "event" if column in (None, "event") else f"event, column {column!r},"
     given = plain_array("event", event)
     missing = pd.isna(given)
     if missing.any():
+        said = _in_row("event", event, int(np.argmax(missing)), "missing", subjects)
         raise ValueError(
-            f"{name} is missing in row {int(np.argmax(missing))}; drop such subjects, or give 0 where "
-            "the event was not seen until time"
+            f"{said}; drop such subjects, or give 0 where the event was not seen until time"
         )
     try:
         return real_array("event", given)
     except TypeError:
         raise TypeError(
-            f"{name} holds {given.tolist()[0]!r:.40}; expected 1 or True where the event was seen, 0 or "
-            "False where time is censored"
+            f"{_named('event', event)} holds {given.tolist()[0]!r:.40}; expected 1 or True where the event "
+            "was seen, 0 or False where time is censored"
         ) from None
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 import sidebayes
 from sidebayes.data.formula_parts import parse
+from sidebayes.data.shapes.landmark_checks import landmark_codes
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior
@@ -25,6 +26,9 @@ __all__ = ["Arguments", "Given", "from_columns", "from_formula"]
 
 _OF_DESIGN = {"y", "fixed", "random", "subjects"}
 """Data that `sidebayes.design` makes of a formula."""
+
+_LANDMARKS = "landmarks"
+"""Data of models of shapes: the landmark of each row, by number from 0 on."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,7 @@ def from_columns(
             one = _alone(role, own)
             given.data[name] = _sets(one) if role.kind == "sets" else one.to_numpy()
             continue
+        own = [_numbered(one, groups, table.name) if name == _LANDMARKS else one for one in own]
         by_unit = [given.by_unit(one, role.dims[0], to.signature) for one in own]
         given.data[name] = _shaped(role, table.complete(pd.concat(by_unit, axis=1)))
     lacking = [role for role in to.signature.data if role.required and role.name not in given.data]
@@ -215,6 +220,27 @@ def _shaped(role: Role, columns: pd.DataFrame) -> Any:
     if len(fixed) == 1 and ("..." not in role.dims or columns.shape[1] == 1):
         return _alone(role, [columns[name] for name in columns]).to_numpy()
     return columns
+
+
+def _numbered(column: pd.Series, groups: pd.Series | None, file: str) -> pd.Series:
+    """Landmarks by number from 0 on, as `sidebayes.read_landmarks` numbers them.
+
+    Raises
+    ------
+    ValueError
+        If a name occurs twice in an individual.
+    """
+    if groups is not None and not pd.api.types.is_numeric_dtype(column):
+        twice = pd.DataFrame({"of": groups, "name": column}).duplicated() & column.notna()
+        if twice.any():
+            row = int(np.argmax(twice))
+            raise ValueError(
+                f"{file}: columns [{column.name!r}] are not numbers, and no names of landmarks, of which "
+                f"{groups.name} {groups.tolist()[row]!r} has {column.tolist()[row]!r} twice, again in "
+                f"row {row} (from 0 on); name the column of landmarks, or delete such rows"
+            )
+    codes, _ = landmark_codes(column)
+    return pd.Series(codes, column.index, name=column.name).where(column.notna())
 
 
 def _sets(column: pd.Series) -> list[np.ndarray]:

@@ -3,15 +3,74 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clocks", "last_by_subject"]
+__all__ = ["Measures", "clocks", "late_subjects"]
 
 _MOST = 0.9
 """Share of the subjects whose rows must be in order of a column that need not be a clock."""
+
+_ROUNDING = 1e-6
+"""Of times, relative, in single precision."""
+
+
+class Measures(NamedTuple):
+    """Columns of repeated measures, and a time of each subject.
+
+    Attributes
+    ----------
+    values : ndarray, shape (num_rows, num_columns)
+    subjects : ndarray of int, shape (num_rows,)
+        Subject of each row.
+    time : ndarray, shape (num_subjects,)
+    """
+
+    values: NDArray
+    subjects: NDArray[np.int64]
+    time: NDArray
+
+
+def late_subjects(
+    fitted: Measures,
+    names: Sequence[str] | None = None,
+    *,
+    of_effects: bool,
+    new: Measures | None = None,
+) -> Iterator[tuple[int, NDArray, NDArray]]:
+    """Columns that may be the clock of the times, with which some subjects are measured after their time.
+
+    Parameters
+    ----------
+    fitted : Measures
+        With the times of the event or of the end of observation.
+    names : sequence of str, optional
+        Of the columns.
+    of_effects : bool
+        Whether columns are those of random effects: what these are of is the clock as a rule, while a column
+        of fixed effects is one only where it increases along the rows of nearly every subject.
+    new : Measures, optional
+        Where to look for late measures, by default in the same rows.
+
+    Yields
+    ------
+    column : int
+    last : ndarray, shape (num_subjects,)
+        Largest value of each subject.
+    late : ndarray of int
+        Subjects whose largest value is after their time.
+    """
+    found = clocks(*fitted, names, ordered=not of_effects)
+    rows = fitted if new is None else new
+    for number in found:
+        last = np.full(len(rows.time), -np.inf)
+        np.maximum.at(last, rows.subjects, rows.values[:, number])
+        late = np.flatnonzero(last > rows.time * (1 + _ROUNDING))
+        if late.size:
+            yield number, last, late
 
 
 def clocks(
@@ -50,13 +109,6 @@ def clocks(
         np.minimum.at(first, subjects, column)
         if (first > time).mean() < 0.5 and not (ordered and not _increases(column, subjects)):
             found.append(number)
-    return found
-
-
-def last_by_subject(column: NDArray, subjects: NDArray[np.int64], number: int) -> NDArray:
-    """Largest value of each subject, minus infinity of one without rows."""
-    found = np.full(number, -np.inf)
-    np.maximum.at(found, subjects, column)
     return found
 
 

@@ -150,6 +150,8 @@ _MEASURED = {"crabs": ("species", "sex")}
 """Tables of this package, with their columns of classes, the default first."""
 ENDINGS = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 _FOLDER = "SIDEBAYES_DATA"
+_LANDMARKS = (".tps", ".nts", ".ply", ".obj", ".stl", ".off")
+"""Endings of files that `read_landmarks` reads."""
 
 
 def names() -> list[str]:
@@ -244,7 +246,13 @@ def load_dataset(
         rng = np.random.default_rng(check_integer("seed", seed, 0, 2**63))
         return Dataset(name, _SIMULATED[name](rng, classes), classes, ["x1", "x2"])
     if os.path.exists(name) and not os.path.isdir(name):
-        raise ValueError(f"{name} is there, but no table that is read; name one of {ENDINGS}")
+        said = f"{name} is there, but no table that is read; name one of {ENDINGS}"
+        if name.lower().endswith(_LANDMARKS):
+            said += (
+                f", such as that of sidebayes.read_landmarks({name!r}).to_frame().to_csv('landmarks.csv', "
+                "index=False)"
+            )
+        raise ValueError(said)
     if os.sep in name:
         raise ValueError(f"there is no file {name}; give the path of a table, one of {ENDINGS}")
     close = difflib.get_close_matches(name, names(), n=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -62,26 +62,37 @@ class _ColumnError(ValueError):
 
 
 class Columns:
-    """Columns of one part of a formula, which can be made of other rows as well."""
+    """Columns of one part of a formula, which can be made of other rows as well.
 
-    def __init__(self, formula: str, table: pd.DataFrame, frames: int = _OF_DESIGN) -> None:
+    Messages name rows by `owners`, what each row is of, beside the index of the table.
+    """
+
+    def __init__(
+        self,
+        formula: str,
+        table: pd.DataFrame,
+        frames: int = _OF_DESIGN,
+        owners: Sequence[str] | None = None,
+    ) -> None:
         formulae = _formulae()
         names = formulae.model_description(formula).var_names
-        with _naming_column(table, names):
+        with _naming_column(table, names, owners):
             matrices = formulae.design_matrices(formula, table, na_action="error", env=frames)
         self.common, self.response = matrices.common, matrices.response
         if self.common is None:
             raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
-        self.frame = self._framed(self.common.design_matrix)
+        rows = owners and [f"{n} of {who}" for n, who in zip(table.index, owners, strict=True)]
+        self.frame = self._framed(self.common.design_matrix, rows)
         types = {name: table[name].dtype for name in names if name in table}
         self.numeric = [name for name, kind in types.items() if pd.api.types.is_numeric_dtype(kind)]
 
-    def _framed(self, matrix: Any) -> pd.DataFrame:
+    def _framed(self, matrix: Any, rows: Sequence[str] | None = None) -> pd.DataFrame:
         values, names = np.asarray(matrix, float), list(self.common.as_dataframe().columns)
         if not np.isfinite(values).all():
             row, column = np.argwhere(~np.isfinite(values))[0]
+            place = rows[row] if rows else row
             raise _ColumnError(
-                f"{names[column]} is {values[row, column]} in row {row}; drop rows where it is not finite"
+                f"{names[column]} is {values[row, column]} in row {place}; drop rows where it is not finite"
             )
         return pd.DataFrame(values, columns=names)
 
@@ -124,26 +135,25 @@ class Columns:
 
 
 @contextmanager
-def _naming_column(table: pd.DataFrame, names: Collection[str]) -> Iterator[None]:
+def _naming_column(
+    table: pd.DataFrame, names: Collection[str], owners: Sequence[str] | None = None
+) -> Iterator[None]:
     """Name the columns, among some, that are complex or, if evaluation fails, lack values or are not read."""
     own = table[[name for name in table if name in names]]
     if said := next(filter(None, (of_complex(own[name]) for name in own)), None):
         raise _ColumnError(said)  # NumPy would leave out a part
     try:
         yield
-    except (
-        KeyError,
-        NameError,
-        _ColumnError,
-    ):  # of a name, not of what a column holds; or said already
+    except (KeyError, NameError, _ColumnError):  # of a name, or said already
         raise
     except Exception as error:  # of many kinds
         missing = own.isna()
         rows, lacking = missing.any(axis=1), own.columns[missing.any()].tolist()
         if lacking:
+            of = f" of {owners[int(np.argmax(rows))]}" if owners else ""
             raise _ColumnError(
                 f"columns {lacking} are incomplete in {int(rows.sum())} rows, the first "
-                f"{own.index[rows].tolist()[:5]}; drop these rows, table.dropna(subset={lacking})"
+                f"{own.index[rows].tolist()[:5]}{of}; drop these rows, table.dropna(subset={lacking})"
             ) from error
         said = next(filter(None, (of_unreadable(own[name]) for name in own)), None)
         if said is not None:

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.groups import Groups
 
-from ..common.clocks import clocks, last_by_subject
+from ..common.clocks import Measures, late_subjects
 from ..common.columns import column_names, of_times
 from ..common.warnings import warn_user
 from .formula_parts import (
@@ -151,18 +151,20 @@ class Design(Mapping[str, Any]):
             )
         subjects = Groups(self["subjects"]).names
         frame = _one_row_each(_as_frame(table), self._group, subjects)
+        names = pd.Index(np.asarray(subjects))
+        who = [f"{self._group} {name!r}" for name in names.tolist()]
         clock, seen = map(bare, found.group(1, 2))
         for name in (clock, seen):
             if name not in frame:
                 raise ValueError(f"the table has no column {name!r}, only {list(frame)}")
             if said := of_times(frame[name]):
                 raise ValueError(said)
-        time, event = read_times(frame[clock], frame[seen])
+        time, event = read_times(frame[clock], frame[seen], who)
         refuse_words(formula)
         self._warn_of_late_rows(time, subjects)
         with naming(formula, frame):
-            columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
-        columns = columns.drop(columns="Intercept", errors="ignore").set_axis(frame.index, axis=0)
+            columns = Columns(found.group(3), frame, OF_SURVIVAL, who).frame
+        columns = columns.drop(columns="Intercept", errors="ignore").set_axis(names, axis=0)
         own: dict[str, Any] = {
             name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")
         }
@@ -172,28 +174,29 @@ class Design(Mapping[str, Any]):
         random = random @ np.linalg.inv(prior.map_of(structure))
         scales = _ratio_scales(self["y"], self["fixed"], random, columns)
         return self._data | {
-            "time": pd.Series(time, frame.index),
-            "event": pd.Series(event.astype(float), frame.index),
+            "time": pd.Series(time, names),
+            "event": pd.Series(event.astype(float), names),
             "covariates": columns if columns.shape[1] else None,
             "prior": prior,
             "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
         }
 
     def _warn_of_late_rows(self, time: np.ndarray, subjects: NDArray) -> None:
-        """Warn of measures after the event, where a column of random effects looks like the same clock."""
-        columns, codes = self["random"], Groups(self["subjects"]).codes
-        values = columns.to_numpy(float)
-        for number in clocks(values, codes, time, list(columns), ordered=False):
-            name = columns.columns[number]
-            late = last_by_subject(values[:, number], codes, len(time)) > time
-            if late.any():
+        """Warn of measures after the event, where a column looks like the clock of the times."""
+        codes = Groups(self["subjects"]).codes
+        random = self["random"]
+        others = self["fixed"].drop(columns=list(random), errors="ignore")
+        for table, of_effects in ((random, True), (others, False)):
+            rows = Measures(table.to_numpy(float), codes, time)
+            for number, _, late in late_subjects(rows, list(table), of_effects=of_effects):
+                name = table.columns[number]
                 named = np.asarray(subjects)[late].tolist()[:5]
-                unit = "see that both have the same unit; " if late.mean() > 0.5 else ""
+                unit = "see that both have the same unit; " if len(late) > len(time) / 2 else ""
                 warn_user(
-                    f"{int(late.sum())} of {len(late)} subjects, the first {named}, have measures with "
-                    f"{name} after the time of their event or end of observation; {unit}if {name} counts "
-                    "from the same origin, drop these rows: the model takes them as measured while the "
-                    "subject was at risk"
+                    f"{len(late)} of {len(time)} subjects, the first {named}, have measures with {name} "
+                    f"after the time of their event or end of observation; {unit}if {name} counts from the "
+                    "same origin, drop these rows: the model takes them as measured while the subject was "
+                    "at risk"
                 )
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
@@ -308,7 +311,7 @@ def _check_group(group: str, table: pd.DataFrame) -> None:
 
 
 def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFrame:
-    """Rows of the subjects of these names, in this order."""
+    """Rows of the subjects of these names, in this order, with the index that they have in the table."""
     if group not in table:
         raise ValueError(f"the table has no column {group!r}, only {list(table)}")
     measured = table[group].isin(names)
@@ -329,8 +332,10 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
     rows = pd.Index(table[group]).get_indexer(pd.Index(np.asarray(names)))
     if (rows < 0).any():
         name = np.asarray(names).tolist()[int(np.argmax(rows < 0))]
-        raise ValueError(f"{group} {name!r} has measures, but no row here; add it")
-    found: pd.DataFrame = table.iloc[rows].set_axis(pd.Index(np.asarray(names)), axis=0)
+        raise ValueError(
+            f"{group} {name!r} has measures, but no row here; add it, or leave its measures out"
+        )
+    found: pd.DataFrame = table.iloc[rows]
     return found
 
 

@@ -19,7 +19,7 @@ from sidebayes.models.blocks.event_times import PiecewiseHazard
 from sidebayes.models.blocks.side_information.groups import Groups, check_order_of_groups
 
 from ..common.arrays import real_array
-from ..common.clocks import clocks, last_by_subject
+from ..common.clocks import Measures, late_subjects
 from ..common.warnings import warn_user
 from ..runs.checks import check_dims
 from ..runs.run import Run
@@ -31,9 +31,6 @@ from .base.predictions import over_draws
 from .base.predictive import fill_tables
 
 __all__ = ["event_times", "survival"]
-
-_ROUNDING = 1e-6
-"""Of times, relative, in single precision."""
 
 _FAR = 1.1
 """Times the last one seen from which on a curve is an extrapolation."""
@@ -145,21 +142,19 @@ def _warn_of_later_rows(fit: FitBase, run: Run, time: NDArray, since: NDArray) -
         if old is None or new is None or old.ndim != 2 or len(old) != len(before):
             continue
         names = fit.run.columns.get(role.name)
-        ordered = role.dims[1:] != ("effects",)  # what a random effect is of is the clock as a rule
-        for number in clocks(old, before.codes, time, names, ordered=ordered):
-            last = last_by_subject(new[:, number], groups.codes, len(since))
-            late = np.flatnonzero(last > since * (1 + _ROUNDING))
-            if late.size:
-                name = names[number] if names else f"{role.name}[:, {number}]"
-                first = late[0]
-                warn_user(
-                    f"{len(late)} of {len(since)} subjects have measures after since, the first "
-                    f"{groups.names[first]!s}, whose last {name} is {last[first]:.6g} where since is "
-                    f"{since[first]:.6g}: if {name} counts from the origin of the times, these curves depend "
-                    "on what was measured later than they begin; pass only the rows up to since, as new "
-                    "data, or a later since"
-                )
-                return
+        fitted, asked = Measures(old, before.codes, time), Measures(new, groups.codes, since)
+        of_effects = role.dims[1:] == ("effects",)
+        for number, last, late in late_subjects(fitted, names, of_effects=of_effects, new=asked):
+            name = names[number] if names else f"{role.name}[:, {number}]"
+            first = late[0]
+            warn_user(
+                f"{len(late)} of {len(since)} subjects have measures after since, the first "
+                f"{groups.names[first]!s}, whose last {name} is {last[first]:.6g} where since is "
+                f"{since[first]:.6g}: if {name} counts from the origin of the times, these curves depend "
+                "on what was measured later than they begin; pass only the rows up to since, as new "
+                "data, or a later since"
+            )
+            return
 
 
 def _filled(fit: FitBase, data: tuple, named: dict[str, Any]) -> Run:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -17,7 +16,7 @@ from sidebayes.models.blocks.roles import Role, Signature
 from sidebayes.models.blocks.side_information.groups import (
     Groups,
     check_order_of_groups,
-    refuse_other_order,
+    refuse_mixed_orders,
 )
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
@@ -107,12 +106,12 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
     for role in (*signature.of_kind("table"), *signature.of_kind("labels")):
         if role.name in checked:
             check_order(role.name, given[role.name], role.runs_over(checked), checked)
-    first: dict[str, tuple[str, pd.Index]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for role in signature.data:
-        value = given.get(role.name)
-        if isinstance(index := getattr(value, "index", None), pd.Index):
-            name, wanted = first.setdefault(role.runs_over(checked), (role.name, index))
-            refuse_other_order(role.name, value, wanted, f"{name}.index")
+        if role.name in given:
+            rows.setdefault(role.runs_over(checked), {})[role.name] = given[role.name]
+    for tables in rows.values():
+        refuse_mixed_orders(**tables)
     return checked
 
 

@@ -23,6 +23,7 @@ from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, log_joint
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
+from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels, as_partial_labels
 from sidebayes.models.domain_adaptation import domain_adaptation
 
@@ -135,6 +136,8 @@ def select_adaptation(
     Raghuram (2014), section 4.3.1. The thesis sets both thresholds by hand from histograms, and compares
     objectives that contain the price; quartiles and the density alone are our own.
     """
+    refuse_mixed_orders(x=x, known=known)
+    refuse_mixed_orders(source_x=source_x, source_labels=source_labels)
     names = source.feature_names if source is not None else column_names(source_x, "source_x")
     points, rows = (
         point_table(name, in_order_of(table, name, names, "the source"))

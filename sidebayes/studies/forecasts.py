@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from sidebayes.guides.transformers.detection.population import MixPrior, Population, whitened
 from sidebayes.guides.transformers.detection.table import by_output, check_columns, check_groups
-from sidebayes.models.blocks.side_information.groups import Groups
+from sidebayes.models.blocks.side_information.groups import Groups, refuse_mixed_orders
 
 from ..common.fields import Range, check_number
 from ..data.tables import in_order_of
@@ -69,7 +69,8 @@ def forecast(
     Raises
     ------
     TypeError, ValueError
-        For bad input, or columns other than those of the populations.
+        For bad input, columns other than those of the populations, or series and frames of pandas that
+        have the same rows in different orders, by their indices.
 
     Examples
     --------
@@ -82,6 +83,7 @@ def forecast(
     """
     probability = check_number("probability", probability, Range(above=0, below=1))
     mixture = _as_mixture(prior)
+    refuse_mixed_orders(y=y, fixed=fixed, random=random, subjects=subjects, outputs=outputs)
     groups = check_groups(subjects)
     size, one = len(groups), mixture.populations[0]
     fixed, random, outputs = (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm, rankdata
-from sidebayes.models.blocks.side_information.groups import refuse_other_order
+from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 
 from sidebayes.common.arrays import real_array, refuse_gaps
 from sidebayes.common.fields import Range, check_number
@@ -80,9 +80,9 @@ def delong_test(labels: ArrayLike, scores: ArrayLike, others: ArrayLike) -> DeLo
     counts = np.bincount(codes)
     if counts.min() < 2:
         raise ValueError(f"labels has classes of {counts.tolist()} subjects; expected 2 or more")
+    refuse_mixed_orders(labels=labels, scores=scores, others=others)
     both = []
     for name, value in (("scores", scores), ("others", others)):
-        refuse_other_order(name, value, getattr(labels, "index", None))
         found = real_array(name, value)
         if found.shape != codes.shape:
             raise ValueError(

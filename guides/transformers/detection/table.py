@@ -9,7 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
-from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
+from sidebayes.models.blocks.side_information.groups import (
+    Groups,
+    refuse_mixed_orders,
+    refuse_other_order,
+)
 
 from sidebayes.common.arrays import plain_array, real_array, refuse_gaps
 from sidebayes.common.columns import column_names
@@ -82,7 +86,8 @@ class LongTable:
     Raises
     ------
     TypeError, ValueError
-        If shapes disagree, numbers are missing or infinite, or a row has no subject.
+        If shapes disagree, numbers are missing or infinite, a row has no subject, or series and frames of
+        pandas have the same rows in different orders, by their indices.
 
     Examples
     --------
@@ -100,6 +105,10 @@ class LongTable:
         outputs: ArrayLike | None = None,
         times: ArrayLike | None = None,
     ) -> None:
+        refuse_mixed_orders(
+            y=y, fixed=fixed, random=random, subjects=subjects, outputs=outputs, times=times
+        )
+        self._index = y.index if isinstance(y, pd.Series | pd.DataFrame) else None
         groups = check_groups(subjects)
         size = len(groups)
         self.names, self.codes = groups.names, groups.codes
@@ -140,7 +149,7 @@ class LongTable:
         unit = check_number("unit", unit, Range(above=0))
         powers = np.arange(check_integer("degree", degree, 0) + 1)
         columns = ((when[:, None] - center) / unit) ** powers
-        found = cls(y, columns, columns, subjects, times=when)
+        found = cls(y, columns, columns, subjects, times=times)
         found.columns = {"polynomial": (f"(times - {center:.12g}) / {unit:.12g}",)}
         return found
 
@@ -172,6 +181,7 @@ class LongTable:
         rows = np.flatnonzero(position[self.codes] >= 0)
         out = object.__new__(type(self))
         out.columns = self.columns
+        out._index = None if self._index is None else self._index[rows]
         out.codes, out.names = position[self.codes[rows]], self.names[asked]
         out.y, out.fixed, out.random = self.y[rows], self.fixed[rows], self.random[rows]
         out.outputs = None if self.outputs is None else self.outputs[rows]
@@ -195,8 +205,9 @@ class LongTable:
         Raises
         ------
         ValueError
-            If rows of one subject differ.
+            If rows of one subject differ, or the index of `values` has the rows of `y` in another order.
         """
+        refuse_other_order("values", values, self._index, "y.index")
         found = plain_array("values", values)
         if found.shape != self.y.shape:
             raise ValueError(

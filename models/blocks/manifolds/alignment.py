@@ -149,6 +149,12 @@ def refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) ->
     _, landmarks, axes = x.shape
     if axes not in (2, 3):
         raise ValueError(f"x has {axes} columns; expected 2 or 3, the coordinates of landmarks")
+    if landmarks == axes == 3:
+        raise ValueError(
+            "there are 3 landmarks in 3 dimensions, and shapes are compared here where there are more "
+            "landmarks than dimensions; give at least 4, or two coordinates of each landmark in the plane of "
+            "its own triangle, with the landmarks of all triangles in the same sense of rotation"
+        )
     if landmarks <= axes:
         raise ValueError(
             f"there are {landmarks} landmarks in {axes} dimensions, which have no shape; give at least "

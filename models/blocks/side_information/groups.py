@@ -17,7 +17,13 @@ from sidebayes.common.warnings import warn_user
 from .cells import cell
 from .partial_labels import frozen
 
-__all__ = ["Groups", "as_groups", "check_order_of_groups", "refuse_other_order"]
+__all__ = [
+    "Groups",
+    "as_groups",
+    "check_order_of_groups",
+    "refuse_mixed_orders",
+    "refuse_other_order",
+]
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float")
 """What pandas finds in arrays of objects that are all numbers."""
@@ -200,6 +206,29 @@ def refuse_other_order(name: str, values: Any, names: Any, order: str = "names")
             f"{wanted[[first]].tolist()[0]!r} is expected; pass {name}.loc[{order}], or "
             f"{name}.to_numpy() if its index means something else"
         )
+
+
+def refuse_mixed_orders(**tables: Any) -> None:
+    """Refuse series and frames with rows of the same things whose indices say another order than the first.
+
+    Parameters
+    ----------
+    **tables
+        Arguments by name; what is no series or frame of pandas passes.
+
+    Raises
+    ------
+    ValueError
+        See `refuse_other_order`.
+    """
+    indexed = {
+        name: index
+        for name, table in tables.items()
+        if isinstance(index := getattr(table, "index", None), pd.Index)
+    }
+    first = next(iter(indexed), "")
+    for name in indexed:
+        refuse_other_order(name, tables[name], indexed[first], f"{first}.index")
 
 
 def check_order_of_groups(name: str, values: Any, groups: Groups) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "covariate_table",
     "covariates_by_name",
     "individual_names",
+    "landmark_codes",
     "numbered_landmarks",
     "refuse_twice",
 ]
@@ -53,6 +54,15 @@ def individual_names(subjects: ArrayLike | None, size: int) -> NDArray:
             f"subjects has {names.tolist()[np.argmax(twice)]!r} twice; give each individual a name of its own"
         )
     return names
+
+
+def landmark_codes(column: pd.Series) -> tuple[NDArray[np.int64], pd.Index]:
+    """Number from 0 on of each landmark in a column of a table, -1 where it is missing, and the landmarks.
+
+    Landmarks that are numbers keep their order; names are in the order in which they first occur.
+    """
+    codes, marks = pd.factorize(column, sort=pd.api.types.is_numeric_dtype(column))
+    return codes.astype(np.int64), pd.Index(marks)
 
 
 def numbered_landmarks(

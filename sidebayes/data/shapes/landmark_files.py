@@ -17,6 +17,7 @@ from ...common.fields import Range, check_number
 from ...common.files import TABLES, as_path
 from ...common.warnings import warn_user
 from ..frames import need_columns, read_frame, with_names
+from .landmark_checks import landmark_codes
 from .landmarks import Landmarks
 from .text_formats import Specimen, looks_like, parse
 
@@ -61,6 +62,9 @@ def read_landmarks(
       covariates;
     - meshes and point clouds (PLY, OBJ, STL, OFF), one individual per file, named by it: their
       vertices. They are read by trimesh (``pip install 'sidebayes[meshes]'``).
+
+    Names and covariates that are whole numbers become numbers, unless one has zeros before it, such as 007:
+    these stay text.
 
     Parameters
     ----------
@@ -216,7 +220,7 @@ def _scales(found: list[tuple[Path, Specimen]]) -> NDArray[np.float64]:
 
 
 def _names(found: list[tuple[Path, Specimen]]) -> NDArray:
-    """Names of individuals: numbers, if all are; with their file, if they repeat."""
+    """Names of individuals: numbers, if all are written as such; with their file, if they repeat."""
     given = [one.name for _, one in found]
     if not any(given):
         alone = len({path for path, _ in found}) == len(found) > 1
@@ -231,16 +235,17 @@ def _names(found: list[tuple[Path, Specimen]]) -> NDArray:
                 f"{seen[name]}; give each individual a name of its own"
             )
         seen[name] = one.line
-    is_whole = all(re.fullmatch(r"\d{1,9}", name) for name in given)
+    is_whole = all(re.fullmatch(r"0|[1-9]\d{0,8}", name) for name in given)  # 007 is no number
     return np.array([int(name) for name in given] if is_whole else given)
 
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    """Columns of text as numbers where all are."""
+    """Columns of text as numbers where all are, and none has zeros before it, as codes do."""
 
     def typed(column: pd.Series) -> pd.Series:
         numbers = pd.to_numeric(column, errors="coerce")
-        return numbers if numbers.notna().all() else column
+        is_code = column.str.match(r"[+-]?0\d").any()
+        return column if is_code or numbers.isna().any() else numbers
 
     return table.apply(typed)
 
@@ -263,7 +268,7 @@ def _from_table(path: Path, reading: _Reading) -> Landmarks:
     axes = [lower[axis] for axis in _AXES if axis in lower]
     key = reading.individual or lower.get("individual")
     units = [name for name in (key, lower.get("landmark")) if name is not None]
-    table = with_names(table, path, units, _covariates_of_text(table, axes))
+    table = with_names(table, path, units, _covariates_with_names(table, axes))
     if len(axes) >= 2:
         if key is None:
             raise ValueError(
@@ -275,14 +280,15 @@ def _from_table(path: Path, reading: _Reading) -> Landmarks:
     return _from_wide(path.name, table, key, reading)
 
 
-def _covariates_of_text(table: pd.DataFrame, axes: Sequence[str]) -> list[str]:
-    """Columns that hold text and are no coordinates."""
+def _covariates_with_names(table: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """Columns that are no coordinates, and hold text, or whole numbers, which may be codes such as 007."""
     return [
         name
         for name in map(str, table)
         if name not in axes
         and not re.fullmatch(_PLACE, name, re.IGNORECASE)
-        and not pd.api.types.is_numeric_dtype(table[name])
+        and not pd.api.types.is_float_dtype(table[name])
+        and not pd.api.types.is_bool_dtype(table[name])
     ]
 
 
@@ -315,10 +321,8 @@ def _from_long(
         )
     codes, names = (None, None)
     if corresponding:
-        values = table[landmark]
-        marks = pd.Index(values.unique())
-        marks = marks.sort_values() if pd.api.types.is_numeric_dtype(values) else marks
-        codes, names = marks.get_indexer(values)[known], tuple(map(str, marks))
+        numbers, marks = landmark_codes(table[landmark])
+        codes, names = numbers[known], tuple(map(str, marks))
     return Landmarks(
         x[known], Groups(table[key].to_numpy()[known]), codes, names, covariates, reading.units
     )

@@ -12,7 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.models.blocks.manifolds.alignment import Alignment, align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
-from sidebayes.models.blocks.side_information.groups import Groups, refuse_other_order
+from sidebayes.models.blocks.side_information.groups import (
+    Groups,
+    refuse_mixed_orders,
+    refuse_other_order,
+)
 from sidebayes.models.blocks.side_information.partial_labels import frozen
 
 from ...common.arrays import chosen_rows, real_array
@@ -91,6 +95,7 @@ class Landmarks:
         x = np.asarray(check_data(self.x, "x", ("rows", "coordinates")), float)
         if x.shape[1] not in (2, 3):
             raise ValueError(f"x has {x.shape[1]} coordinates; expected 2 or 3, one per column")
+        refuse_mixed_orders(x=self.x, subjects=self.subjects, landmarks=self.landmarks)
         subjects = check_subjects(self.subjects, len(x))
         object.__setattr__(self, "x", frozen(x))
         object.__setattr__(self, "subjects", subjects)
@@ -145,6 +150,7 @@ class Landmarks:
                 "coordinates"
             )
         names = individual_names(subjects, len(values))
+        refuse_mixed_orders(subjects=subjects, covariates=covariates)
         refuse_other_order("covariates", covariates, names)
         table = covariate_table(covariates, len(names))
         if table is not None:
@@ -265,22 +271,16 @@ class Landmarks:
         return align_landmarks(self.to_array(), self.names, self.landmark_names, scale=scale)
 
     def write_tps(self, path: Any) -> None:
-        """Write a TPS file; missing landmarks are refused, since the format has none.
+        """Write a TPS file, with NA for the coordinates of missing landmarks, as `read_landmarks` reads it.
 
         Parameters
         ----------
         path : path
         """
-        if not self.present.all():
-            one, landmark = map(int, np.argwhere(~self.present)[0])
-            raise ValueError(
-                f"individual {self.names.tolist()[one]!r} lacks landmark {landmark}, and TPS files cannot "
-                "say so; write the table that to_frame returns"
-            )
         lines = []
         for name, places in zip(self.names, self.to_array(), strict=True):
             lines.append(f"LM{'' if places.shape[1] == 2 else 3}={len(places)}")
-            lines += [" ".join(repr(float(one)) for one in place) for place in places]
+            lines += [" ".join("NA" if np.isnan(v) else repr(float(v)) for v in p) for p in places]
             lines.append(f"ID={name}")
         write_whole(path, ("\n".join(lines) + "\n").encode())
 

@@ -112,8 +112,9 @@ def _read_tps(text: _Text) -> list[Specimen]:
         elif not found:
             text.refuse(line, f"{key}= stands before the first LM= or LM3=; expected one of these")
         elif key in ("CURVES", "OUTLINES"):
-            left = (*found[-1].left_out, key.lower())
-            found[-1] = found[-1]._replace(left_out=left)
+            if text.whole(line, value, f"the number of {key.lower()}, {key}=,", least=0):
+                left = (*found[-1].left_out, key.lower())
+                found[-1] = found[-1]._replace(left_out=left)
         elif key == "POINTS":
             at += text.whole(line, value, "the number of points of a curve, POINTS=,", least=0)
         elif key == "SCALE":
