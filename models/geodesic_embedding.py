@@ -20,7 +20,7 @@ from .blocks.embedding.geodesics import (
 )
 from .blocks.embedding.nearness import stated_nearness
 from .blocks.embedding.positions import Positions, point_scale
-from .blocks.embedding.setting import check_setting, distance_power, tables_of
+from .blocks.embedding.setting import check_setting, choose_power, distance_power, tables_of
 from .blocks.label_inference.label_graph import LabelGraph
 from .blocks.roles import Chosen, Missing
 from .blocks.side_information.links import Links
@@ -46,7 +46,7 @@ def geodesic_embedding(
     num_landmarks: int | None = None,
     noise: str = "log_normal",
     noise_level: float = 0.1,
-    power: float | None = None,
+    power: Annotated[float | None, Chosen(choose_power)] = None,
     scale: float | None = None,
     reach: float | dist.Distribution = 0.25,
     num_classes: int | None = None,
@@ -92,7 +92,7 @@ def geodesic_embedding(
         :math:`\sigma_0`, typical size of the noise, as a share of distances.
     power : float, optional
         To which the density of the distances is raised, in (0, 1]. By default one where `distances` are
-        given. For those of `x` the number of edges that they are sums of, at least
+        given, with or without `x`. For those of `x` the number of edges that they are sums of, at least
         ``num_points * num_neighbors / 2``, as a share of their own number.
     scale : float, optional
         s; by default that at which mean squared distances are those of the data.
@@ -115,7 +115,8 @@ def geodesic_embedding(
         "num_landmarks": num_landmarks,
         "num_points": num_points,
     }
-    size, sources, table = tables_of(x, landmarks, distances, options)
+    given = {"x": x, "landmarks": landmarks, "distances": distances}
+    size, sources, table = tables_of(given, options)
     deviation = point_scale(table, num_dimensions, scale)
     classes = None if known is None or num_classes is None else known.admissible(num_classes)
     positions = Positions(deviation, has_zeros=noise == "normal").sample(
@@ -124,7 +125,7 @@ def geodesic_embedding(
     variance = numpyro.sample("noise_variance", dist.InverseGamma(1.0, noise_level**2 / 2))
     unit = jnp.sqrt(2.0 * num_dimensions) * deviation if noise == "normal" else 1.0
     law = NoisyDistances(positions, sources, unit * jnp.sqrt(variance), noise)
-    share = distance_power(power, x, num_neighbors, size, len(sources))
+    share = distance_power(power, given, options)
     raised = nullcontext() if share == 1 else handlers.scale(scale=share)
     with numpyro.plate("points", size), raised:
         numpyro.sample("distances", law, obs=table, infer={"power": share})

@@ -28,6 +28,7 @@ __all__ = [
     "Regularised",
     "Remarking",
     "RemarkingOnData",
+    "RemarkingOnDraw",
     "Starting",
     "TakesMissing",
     "Typical",
@@ -188,6 +189,18 @@ class RemarkingOnData(Protocol):
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
         """What a fit should say of the data, observed at site `name`, in a sentence; None if nothing."""
+        ...
+
+
+@runtime_checkable
+class RemarkingOnDraw(Protocol):
+    """Distribution of an observed site that looks at the data beside a draw of its parameters."""
+
+    def remark_on_draw(self, name: str, value: Any, is_density: bool) -> str | None:
+        """What a fit should say of the data, observed at site `name`, in a sentence; None if nothing.
+
+        `is_density` is false where their density is raised to a power.
+        """
         ...
 
 

@@ -48,7 +48,8 @@ class Chosen:
     ----------
     choose : callable
         ``choose(data, options)``, given the other data and the options of the model, returns an array for
-        a table, a value for an option; None where the model needs none.
+        a table, a value for an option; None where the model needs none. An option is chosen by the data
+        that were given, without those that were chosen.
     check : callable or None
         ``check(data)`` refuses, or warns of, data that do not suit a table that was not chosen from them:
         one that was given, or that of the fit.

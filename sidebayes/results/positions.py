@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,13 @@ from sidebayes.diagnostics.positions import Moments, has_positions, moments, pri
 from sidebayes.guides.engines.problem.density import abstract_trace, trace_model
 from sidebayes.guides.engines.problem.importance import pareto_smoothed
 from sidebayes.models.blocks.collapsed import unexpanded
-from sidebayes.models.blocks.embedding.distances import NoisyDistances
+from sidebayes.models.blocks.embedding.distances import NoisyDistances, deviance_residuals
 from sidebayes.models.blocks.embedding.geodesics import geodesics_from
+from sidebayes.models.blocks.embedding.outlying import outlying
 from sidebayes.models.blocks.embedding.placement import Placement, place_points
 
 from ..common.arrays import point_table, real_array
+from ..common.magnitudes import listed
 from ..common.warnings import warn_user
 from ..data.tables import in_order_of
 from .base.fit_base import FitBase
@@ -73,7 +76,8 @@ def place(
         New points, joined to their nearest neighbours among those of the fit, if that was of a table. Columns
         of a data frame are matched by name.
     distances : array_like, shape (num_new, num_landmarks)
-        In place of `x`: distances from the landmarks, NaN where missing.
+        In place of `x`: distances from the landmarks, NaN where missing. A point at distance zero from one
+        is there, unless the noise is "normal".
 
     Returns
     -------
@@ -83,19 +87,25 @@ def place(
     Warns
     -----
     SideBayesWarning
-        If new points are far from all others.
+        If new points are far from all others, or distances contradict the others of their point.
 
     Raises
     ------
     ValueError
-        If the model has no positions, or not one of `x` and `distances` is given, of the right width.
+        If the model has no positions, not one of `x` and `distances` is given, of the right width, or a
+        point is said to be on several landmarks.
     """
     _need_positions(fit)
     table = _new_distances(fit, x, distances)
     _warn_of_far(table, np.asarray(fit.run.data["distances"], float))
     draws, center, axes = principal_frame(fit.aligned[0])
     kept = _kept(len(draws))
-    found = placements(fit, table)
+    near = _landmarks(fit)
+    if near.law != "normal":
+        _refuse_several(table)
+    found = _placed(fit, table, near)
+    if distances is not None:
+        _warn_of_outlying(table, np.asarray(found.mode).mean(axis=0), near)
     modes = (np.asarray(found.mode) - center[kept]) @ axes
     within = np.einsum("ka,snkl,lb->snab", axes, np.asarray(found.covariance), axes)
     apart = modes - modes.mean(axis=0)
@@ -161,6 +171,28 @@ def loo_points(fit: FitBase) -> pd.DataFrame:
 
 def placements(fit: FitBase, table: NDArray) -> Placement:
     """Where points are by draw, given distances from the landmarks; in the frame of the aligned draws."""
+    return _placed(fit, table, _landmarks(fit))
+
+
+class _Landmarks(NamedTuple):
+    """What distances of new points are judged by, the first three by draw.
+
+    Attributes
+    ----------
+    anchors : Array, shape (num_draws, num_landmarks, num_dimensions)
+    noise, scale : Array, shape (num_draws,)
+    power : Array, shape ()
+    law : str
+    """
+
+    anchors: Array
+    noise: Array
+    scale: Array
+    power: Array
+    law: str
+
+
+def _landmarks(fit: FitBase) -> _Landmarks:
     draws, _, _ = principal_frame(fit.aligned[0])
     kept = _kept(len(draws))
     group = fit.aligned[0]["posterior"].to_dataset()
@@ -170,9 +202,7 @@ def placements(fit: FitBase, table: NDArray) -> Placement:
     }
     with fit.run.precision:
         problem = fit.run.problem
-        trace = abstract_trace(problem)
-        name, site = _distances_of(trace)
-        block = next(s["infer"]["block"] for s in trace.values() if _is_position(s))
+        name, site = _distances_of(abstract_trace(problem))
         power = site.get("scale")
 
         def at(draw: dict[str, Array]) -> tuple[Array, Array, Array]:
@@ -181,13 +211,17 @@ def placements(fit: FitBase, table: NDArray) -> Placement:
             own = next(s["infer"]["block"] for s in found.values() if _is_position(s))
             return fn.positions[fn.landmarks], fn.noise, own.scale
 
-        anchors, noise, scale = jax.lax.map(at, values)
-        law = unexpanded(site["fn"]).law
-        if not block.has_zeros:  # on a landmark; its logarithm is infinite
-            table = np.where(table > 0, table, np.nan)
         share = jnp.asarray(1.0 if power is None else power)
-        found: Placement = place_points(jnp.asarray(table), anchors, noise, scale[0], share, law)
-        return found
+        anchors, noise, scale = jax.lax.map(at, values)
+        return _Landmarks(anchors, noise, scale, share, unexpanded(site["fn"]).law)
+
+
+def _placed(fit: FitBase, table: NDArray, near: _Landmarks) -> Placement:
+    with fit.run.precision:
+        found: Placement = place_points(
+            jnp.asarray(table), near.anchors, near.noise, near.scale[0], near.power, near.law
+        )
+    return found
 
 
 def _kept(number: int) -> NDArray[np.int64]:
@@ -256,6 +290,32 @@ def _warn_of_far(table: NDArray, known: NDArray) -> None:
             f"{len(far)} of {len(table)} new points, the first of them {far[0]}, are more than {_FAR:g} "
             "times as far from every landmark as any point of the fit: their positions and deviations "
             "rest on nothing near them"
+        )
+
+
+def _refuse_several(table: NDArray) -> None:
+    """Refuse points at distance zero from several landmarks, which lie apart where noise is relative."""
+    several = np.flatnonzero((table == 0).sum(axis=1) > 1)
+    if len(several):
+        columns = np.flatnonzero(table[several[0]] == 0)
+        raise ValueError(
+            f"distances is zero in columns {listed(columns)} of row {several[0]}: a point is on one landmark "
+            "at most; give NaN where a distance is missing, or fit with noise='normal'"
+        )
+
+
+def _warn_of_outlying(table: NDArray, positions: NDArray, near: _Landmarks) -> None:
+    """Warn of distances that contradict the others of their point in the noise that was fitted."""
+    noise = float(near.noise.mean())
+    residuals = partial(deviance_residuals, noise=noise, law=near.law)
+    found = outlying(table, positions, np.asarray(near.anchors).mean(axis=0), residuals)
+    if found:
+        first, rows = found[0], {one.row for one in found}
+        also = f"; {len(rows) - 1} more rows hold such distances" if len(rows) > 1 else ""
+        warn_user(
+            f"distances[{first.row}, {first.column}] = {first.value:.4g} is impossible beside the other "
+            f"distances of row {first.row} in the noise that was fitted: they put the point "
+            f"{first.expected:.4g} from this landmark{also}. Correct it, or give NaN where it is not known"
         )
 
 

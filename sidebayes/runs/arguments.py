@@ -237,6 +237,7 @@ def read_arguments(
         options = {**options, "num_clusters": clusters_asked(model, options, points)}
     checks.require_options(signature, model, options, name)
     checked |= checks.classes_as_learned(signature, checked, options)
+    stated = dict(checked)
     for role in signature.data:
         role.check({**options, **checked})
         if role.chosen is None or role.name in checked:
@@ -244,7 +245,7 @@ def read_arguments(
         if (found := role.chosen.choose(checked, options)) is not None:
             checked[role.name] = found
     for option, note in signature.chosen:
-        if options.get(option) is None and (own := note.choose(checked, options)) is not None:
+        if options.get(option) is None and (own := note.choose(stated, options)) is not None:
             options = {**options, option: own}
     checked = _floats_where_borne(model, name, checked, options)
     columns = {

@@ -28,13 +28,21 @@ from sidebayes.guides.engines.problem.density import (
     filling,
     latent_sites,
     sum_log_prob,
+    trace_model,
     traced,
 )
 from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, live_inputs
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
-from sidebayes.models.blocks.block_facts import Checking, Remarking, RemarkingOnData, Unbounded
+from sidebayes.models.blocks.block_facts import (
+    Checking,
+    Remarking,
+    RemarkingOnData,
+    RemarkingOnDraw,
+    Unbounded,
+)
+from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.directional.von_mises_fisher_components import VonMisesFisherComponents
 from sidebayes.models.blocks.directional.wrapped_components import WrappedComponents
@@ -211,7 +219,26 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
                 and (data := observed_table(problem, name)) is not None
             ):
                 found.append(part.remark_on_data(name, data))
+    found += _remarks_on_draw(problem, draws)
     return [sentence for sentence in found if sentence is not None]
+
+
+def _remarks_on_draw(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str | None]:
+    """What distributions have to say of their data, given the last draw of the first chain."""
+    names = [
+        name
+        for name, site in abstract_trace(problem).items()
+        if isinstance(unexpanded(site.get("fn")), RemarkingOnDraw)
+    ]
+    if not names:
+        return []
+    trace = trace_model(problem, {name: jnp.asarray(site[0, -1]) for name, site in draws.items()})
+    tables = {name: observed_table(problem, name) for name in names}
+    return [
+        unexpanded(trace[name]["fn"]).remark_on_draw(name, table, trace[name].get("scale") is None)
+        for name, table in tables.items()
+        if table is not None
+    ]
 
 
 def has_one_start(problem: Problem, seed: int) -> bool:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import ExpTransform
 
 from ..missing import RealOrMissing
+from .outlying import Outlying, outlying
 
-__all__ = ["NOISES", "NoisyDistances", "distance_law"]
+__all__ = ["NOISES", "NoisyDistances", "deviance_residuals", "distance_law"]
 
 NOISES = ("log_normal", "log_t", "normal")
 
 _DEGREES = 4.0
 """Degrees of freedom of Student's t."""
+_RIGID = 1e-5
+"""Share of the median distance below which relative noise holds two points together."""
 
 
 def distance_law(between: Array, noise: ArrayLike, law: str) -> dist.Distribution:
@@ -29,6 +35,18 @@ def distance_law(between: Array, noise: ArrayLike, law: str) -> dist.Distributio
     if law == "log_normal":
         return dist.LogNormal(middle, noise)
     return dist.TransformedDistribution(dist.StudentT(_DEGREES, middle, noise), ExpTransform())
+
+
+def deviance_residuals(value: NDArray, between: NDArray, noise: float, law: str) -> NDArray:
+    """Signed roots of twice the nats that observed distances fall short of the best of their law."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # zeros
+        if law == "normal":
+            return (value - between) / noise
+        residual = np.where(value == between, 0.0, np.log(value / between)) / noise
+        if law == "log_normal":
+            return residual
+        nats = (_DEGREES + 1) / 2 * np.log1p(residual**2 / _DEGREES)
+        return np.sign(residual) * np.sqrt(2 * nats)
 
 
 class NoisyDistances(dist.Distribution):
@@ -96,6 +114,44 @@ class NoisyDistances(dist.Distribution):
         counts = self.counts(value)
         terms = self._single().log_prob(jnp.where(counts > 0, value, 1.0))
         return jnp.sum(jnp.where(counts > 0, counts * terms, 0.0), axis=-1)
+
+    def remark_on_draw(self, name: str, value: NDArray, is_density: bool) -> str | None:
+        """Name a distance that contradicts the others of its point, or that makes two points one.
+
+        Where the density is raised to a power, or points are on a line, where they cannot pass one another,
+        a contradiction may be that of the map.
+        """
+        positions, landmarks = np.asarray(self.positions), np.asarray(self.landmarks)
+        table = np.array(value, float)
+        table[landmarks, np.arange(len(landmarks))] = np.nan
+        residuals = partial(deviance_residuals, noise=float(np.asarray(self.noise)), law=self.law)
+        found: list[Outlying] = []
+        if is_density and positions.shape[1] > 1:
+            found = outlying(table, positions, positions[landmarks], residuals)
+        if not found:
+            return None if self.law == "normal" else self._remark_on_short(name, table)
+        first = found[0]
+        pairs = {frozenset((one.row, int(landmarks[one.column]))) for one in found}
+        more = f"; {len(pairs) - 1} more are like it" if len(pairs) > 1 else ""
+        return (
+            f"{name}[{first.row}, {first.column}] = {first.value:.4g} is impossible beside the other "
+            f"distances of point {first.row} in the noise that was fitted: they put it {first.expected:.4g} "
+            f"from point {landmarks[first.column]}{more}. Correct what is wrong, give NaN for what is not "
+            "known, or take noise='log_t', which lets some be wrong"
+        )
+
+    def _remark_on_short(self, name: str, table: NDArray) -> str | None:
+        """Name the shortest distance if relative noise makes its two points move as one."""
+        row, column = np.unravel_index(np.nanargmin(table), table.shape)
+        share = table[row, column] / np.nanmedian(table)
+        if share > _RIGID or np.asarray(self.between)[row, column] > _RIGID * np.nanmedian(table):
+            return None
+        point = np.asarray(self.landmarks)[column]
+        return (
+            f"{name}[{row}, {column}] = {table[row, column]:.4g} is {share:.1g} of the median distance: in "
+            f"relative noise points {row} and {point} move as one, and a climb may not end. Keep one of the "
+            "two, give NaN if the distance is not known, or take noise='normal'"
+        )
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw a table, symmetric between landmarks."""

@@ -22,6 +22,7 @@ __all__ = [
     "choose_distances",
     "choose_landmarks",
     "geodesics_from",
+    "landmark_number",
 ]
 
 NUM_NEIGHBORS = 8
@@ -50,10 +51,19 @@ def choose_landmarks(
         return np.arange(float(len(distances)))
     if x is None:
         return None
-    number = _num_landmarks(len(x), options.get("num_landmarks"), options.get("num_dimensions", 2))
+    number = landmark_number(len(x), options)
     if number == len(x):
         return np.arange(float(number))
     return spread_landmarks(_graph(x, options), number)[0].astype(float)
+
+
+def landmark_number(num_points: int, options: Mapping[str, Any]) -> int:
+    """Number of landmarks of a table of points, as asked for or by default."""
+    asked = options.get("num_landmarks")
+    if asked is None:
+        return num_points if num_points <= _COMPLETE else _LANDMARKS
+    least = options.get("num_dimensions", 2) + 1
+    return check_integer("num_landmarks", asked, least, num_points + 1)
 
 
 def choose_distances(
@@ -163,12 +173,6 @@ def _refuse_parts(known: NDArray[np.bool_], landmarks: NDArray[np.int64]) -> Non
             f"distances fall into {num_parts} parts, of {listed(np.bincount(part))} points (a point of "
             f"each: {listed(first)}), between which none is known; fit the parts one by one"
         )
-
-
-def _num_landmarks(num_points: int, asked: Any, num_dimensions: int) -> int:
-    if asked is None:
-        return num_points if num_points <= _COMPLETE else _LANDMARKS
-    return check_integer("num_landmarks", asked, num_dimensions + 1, num_points + 1)
 
 
 def _num_neighbors(x: NDArray, options: Mapping[str, Any]) -> int:

@@ -49,7 +49,8 @@ def place_points(
     Parameters
     ----------
     distances : Array, shape (num_points, num_landmarks)
-        NaN where missing; a point without any is where the prior is.
+        NaN where missing; a point without any is where the prior is. Where noise is relative, a point at
+        distance zero from a landmark is there.
     anchors : Array, shape (num_draws, num_landmarks, num_dimensions)
         Draws of the positions of the landmarks.
     noise : Array, shape (num_draws,)
@@ -60,7 +61,8 @@ def place_points(
     law : str
         See `distance_law`.
     """
-    known = ~jnp.isnan(distances)
+    on = (distances == 0) & (law != "normal")
+    known = ~jnp.isnan(distances) & ~on
     table = jnp.where(known, distances, 1.0)
 
     def one(row: Array, is_known: Array, anchor: Array, sigma: Array) -> Placement:
@@ -88,7 +90,12 @@ def place_points(
         return Placement(x, (vectors / values) @ vectors.T, log_density)
 
     over_points = jax.vmap(one, in_axes=(0, 0, None, None))
-    return lax.map(lambda drawn: over_points(table, known, *drawn), (anchors, noise))
+    found = lax.map(lambda drawn: over_points(table, known, *drawn), (anchors, noise))
+    there = on.any(axis=1)[:, None]
+    return found._replace(
+        mode=jnp.where(there, anchors[:, jnp.argmax(on, axis=1)], found.mode),
+        covariance=jnp.where(there[..., None], 0.0, found.covariance),
+    )
 
 
 def _least_squares(row: Array, known: Array, anchor: Array) -> Array:

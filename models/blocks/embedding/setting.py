@@ -13,9 +13,9 @@ from jax.typing import ArrayLike
 from sidebayes.common.fields import Range, check_integer, check_number
 
 from .distances import NOISES
-from .geodesics import choose_distances, choose_landmarks
+from .geodesics import NUM_NEIGHBORS, choose_distances, choose_landmarks, landmark_number
 
-__all__ = ["check_setting", "distance_power", "tables_of"]
+__all__ = ["check_setting", "choose_power", "distance_power", "tables_of"]
 
 
 def check_setting(
@@ -38,10 +38,7 @@ def check_setting(
 
 
 def tables_of(
-    x: ArrayLike | None,
-    landmarks: ArrayLike | None,
-    distances: ArrayLike | None,
-    options: Mapping[str, Any],
+    given: Mapping[str, ArrayLike | None], options: Mapping[str, Any]
 ) -> tuple[int, Array, Array | None]:
     """Number of points, landmarks, and distances from them, None to simulate.
 
@@ -51,8 +48,7 @@ def tables_of(
         If nothing says how many points there are, or there are too few landmarks for the dimensions.
     """
     number, width = options["num_dimensions"], options["num_landmarks"]
-    data: dict[str, Any] = {"x": x, "landmarks": landmarks, "distances": distances}
-    data = {name: value for name, value in data.items() if value is not None}
+    data: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if "landmarks" not in data and (found := choose_landmarks(data, options)) is not None:
         data["landmarks"] = found
     if "distances" not in data and (found := choose_distances(data, options)) is not None:
@@ -74,13 +70,23 @@ def tables_of(
     return size, jnp.asarray(sources).astype(int), None if table is None else jnp.asarray(table)
 
 
+def choose_power(data: Mapping[str, Any], options: Mapping[str, Any]) -> float | None:
+    """Share of edges in distances along the graph of `x`; None where distances are given.
+
+    The edges are at least so many as nearest neighbours, each of two points.
+    """
+    x, landmarks = data.get("x"), data.get("landmarks")
+    if x is None or data.get("distances") is not None:
+        return None
+    size = len(x)
+    width = landmark_number(size, options) if landmarks is None else len(landmarks)
+    num_pairs = size * width - width * (width + 1) / 2
+    return min(1.0, size * options.get("num_neighbors", NUM_NEIGHBORS) / 2 / num_pairs)
+
+
 def distance_power(
-    power: float | None, x: ArrayLike | None, num_neighbors: int, num_points: int, width: int
+    power: float | None, data: Mapping[str, Any], options: Mapping[str, Any]
 ) -> float:
-    """Power of the density of the distances; by default the share of edges in those along a graph."""
-    if power is not None:
-        return check_number("power", power, Range(above=0, most=1))
-    if x is None:
-        return 1.0
-    num_pairs = num_points * width - width * (width + 1) / 2
-    return min(1.0, num_points * num_neighbors / 2 / num_pairs)
+    """Power of the density of the distances, as given or by `choose_power`."""
+    share = choose_power(data, options) if power is None else power
+    return 1.0 if share is None else check_number("power", share, Range(above=0, most=1))
