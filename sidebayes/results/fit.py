@@ -133,6 +133,12 @@ class Fit(FitBase):
         ------
         TypeError, ValueError
             If draws of a site are missing or of another shape, or the model gives draws no density.
+
+        Warns
+        -----
+        SideBayesWarning
+            If draws hold variables that the model does not have, or values of deterministic sites that it
+            computes otherwise.
         """
         run, found = of_given.described(model, data, draws, arguments)
         return cls(found.tree, run, found)

@@ -25,7 +25,7 @@ from ...common.warnings import warn_user
 from ...tasks import Task
 from ..base.fit_base import FitBase
 from .unit_names import by_unit, unit_names, units_of_terms
-from .validation import fits_without, refuse_sample, unit_terms, units_held_out
+from .validation import error_of_sum, fits_without, refuse_sample, unit_terms, units_held_out
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOO
@@ -207,7 +207,7 @@ def _weighted(ratios: NDArray, own: NDArray, names: NDArray[np.object_] | None) 
     inside = logsumexp(own, axis=1) - np.log(number)
     return ELPDDataLOO(
         elpd=float(elpd.sum()),
-        se=float(np.sqrt(len(elpd) * elpd.var())),
+        se=error_of_sum(elpd),
         p=float((inside - elpd).sum()),
         n_samples=number,
         n_data_points=len(elpd),
@@ -256,7 +256,7 @@ def _refitted(
     return replace(
         found,
         elpd=float(elpd.sum()),
-        se=float(np.sqrt(len(elpd) * elpd.var())),
+        se=error_of_sum(elpd),
         p=found.p - change,
         warning=bool(unsettled),
         elpd_i=found.elpd_i.copy(data=elpd),
