@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import has_features
-from sidebayes.diagnostics.sites import entry_names, has_labelled_table
+from sidebayes.diagnostics.sites import entry_names, has_labelled_table, point_sites
 from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
 
@@ -236,7 +235,7 @@ class Fit(FitBase):
             table = pd.concat([moving, table]) if still else moving
         else:
             table["sd"] = np.nan
-        if json.loads(self.tree["fit_info"].attrs.get("points", "[]")):
+        if point_sites(self.tree):
             table["point"] = table["sd"].isna()
         return table
 

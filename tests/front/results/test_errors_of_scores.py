@@ -5,9 +5,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from sidebayes.results.scores.validation import error_of_sum
 
 import sidebayes
+from sidebayes.results.scores.validation import error_of_sum
 
 
 def normal(y):
