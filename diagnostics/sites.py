@@ -49,7 +49,8 @@ def site_of(tree: xr.DataTree, role: str) -> str | None:
 def point_sites(tree: xr.DataTree) -> dict[str, int]:
     """Sites that draws hold at one value beside others that have a spread, and how many numbers each has."""
     names = json.loads(tree["fit_info"].attrs.get("points", "[]"))
-    return {name: tree["posterior"][name][0, 0].size for name in names}
+    sites = tree["posterior"].data_vars
+    return {name: sites[name][0, 0].size for name in names}
 
 
 def symmetries_of(tree: xr.DataTree) -> dict[str, str]:
