@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = [
     "labelled_table",
     "link_kind",
     "name_axes",
+    "point_sites",
     "role_of",
     "site_of",
     "symmetries_of",
@@ -46,6 +48,13 @@ def site_of(tree: xr.DataTree, role: str) -> str | None:
     """Name of the first site of a role, None if there is none."""
     sites = tree["posterior"].data_vars.items()
     return next((str(name) for name, site in sites if role_of(site) == role), None)
+
+
+def point_sites(tree: xr.DataTree) -> dict[str, int]:
+    """Sites that draws hold at one value beside others that have a spread, and how many numbers each has."""
+    names = json.loads(tree["fit_info"].attrs.get("points", "[]"))
+    sites = tree["posterior"].data_vars
+    return {name: sites[name][0, 0].size for name in names}
 
 
 def symmetries_of(tree: xr.DataTree) -> dict[str, str]:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..fitted import AskedFit
-from ..names import between, in_a_row, quoted
+from ..names import between, in_a_row, listed, quoted
+from ..sites import point_sites
 from .scored import Scored, why_apart
 
 __all__ = ["leave_one_out"]
@@ -37,7 +38,7 @@ def leave_one_out(
         none.
     """
     rows: dict[str, dict[str, float]] = {}
-    notes, unusable = [], []
+    notes, unusable, raised = [], [], []
     scored: dict[Scored, dict[str, NDArray[np.float64]]] = {}
     for name, fit in fits.items():
         rows[name] = {"elpd_loo": np.nan, "bad_k": np.nan}
@@ -53,12 +54,19 @@ def leave_one_out(
             unusable.append(f"{quoted(name)} ({wide} of {found.n_data_points} units)")
             continue
         rows[name]["elpd_loo"] = float(found.elpd)
+        if points := point_sites(fit.tree):
+            raised.append(f"{quoted(name)} (by about {sum(points.values())}, for {listed(points)})")
         scored.setdefault(Scored.of(fit), {})[name] = np.asarray(found.elpd_i)
     if unusable:
         notes.append(
             f"Do not use the LOO elpd of {in_a_row(unusable)}, where Pareto k is too high; "
             ".loo(refit=True) fits again without each of these units, and .kfold() without a tenth of all "
             "at a time, unless parameters belong to single units."
+        )
+    if raised:
+        notes.append(
+            f"The LOO elpd of {in_a_row(raised)} is too high, by about one for each number that is held at a "
+            "point fitted to all units; .kfold() leaves units out of these too."
         )
     if len(scored) > 1:
         groups = [

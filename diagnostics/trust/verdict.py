@@ -11,7 +11,7 @@ from sidebayes.models.blocks.components.few_points import MANY
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..fitted import Fitted
-from ..sites import is_label_dim, is_ordered, role_of
+from ..sites import is_label_dim, is_ordered, point_sites, role_of
 from ..symmetry.invariants import frozen_sites
 
 __all__ = ["num_starts_at_best", "verdict"]
@@ -205,7 +205,7 @@ def _arbitrary(fit: Fitted) -> tuple[str, str] | None:
 
 def _points(fit: Fitted) -> list[str]:
     """Sites that draws hold at one value beside others that have a spread."""
-    points = json.loads(fit.tree["fit_info"].attrs.get("points", "[]"))
+    points = point_sites(fit.tree)
     if not points:
         return []
     names, are = ", ".join(points), "is a point" if len(points) == 1 else "are points"

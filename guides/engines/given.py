@@ -12,6 +12,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from sidebayes.common.magnitudes import listed
+from sidebayes.common.warnings import warn_user
+
 from .base import Engine, EngineResult, Problem, Status
 from .invariance import Untested, contradiction
 from .plumbing.programs import compiled
@@ -20,6 +23,9 @@ from .problem.density import deterministics, place, sum_log_prob, unconstrained_
 from .problem.posterior import latent_shapes
 
 __all__ = ["GivenDraws", "given_result"]
+
+_ROUNDING = 1e-3
+"""Difference from what the model computes, relative to its size, that rounding of draws may leave."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def given_result(
     ----------
     problem : Problem
     draws : mapping of str to ndarray, shape (chain, draw, ...)
-        Others than latent sites are ignored: deterministic ones are computed.
+        Others than latent sites are not used: deterministic ones are computed.
     diverging : ndarray of bool, shape (chain, draw), or None
     by : str
         What made the draws.
@@ -76,6 +82,12 @@ def given_result(
     ValueError
         If a latent site is missing or of another shape, the numbers of chains and draws differ, or draws
         have no density.
+
+    Warns
+    -----
+    SideBayesWarning
+        If draws hold variables that the model does not have, or values of deterministic sites that it
+        computes otherwise.
     """
     shapes = latent_shapes(problem)
     missing = sorted(shapes.keys() - draws.keys())
@@ -114,6 +126,7 @@ def given_result(
             "this model, of these data, and of its constrained sites"
         )
     derived = {n: np.asarray(v).reshape(*size, *v.shape[1:]) for n, v in noted.items()}
+    _compare_others(draws, latent, derived)
     stats = {"lp": lp.reshape(size)}
     status, remarks = _tested(problem, latent, int(np.argmin(lp)) % size[1])
     return EngineResult(
@@ -127,6 +140,33 @@ def given_result(
         approximate=approximation(problem),
         density_space="unconstrained",
     )
+
+
+def _compare_others(
+    draws: Mapping[str, NDArray], latent: Mapping[str, NDArray], derived: Mapping[str, NDArray]
+) -> None:
+    """Warn of variables beside the latent sites that the model does not have, or computes otherwise."""
+    unknown = sorted(draws.keys() - latent.keys() - derived.keys())
+    if unknown:
+        warn_user(
+            f"draws hold {listed(unknown)}, no latent or deterministic site of the model, and nothing is "
+            f"read of them; the model has the sites {sorted(latent.keys() | derived.keys())}, so look "
+            "whether the draws are of this model and its names are spelled alike"
+        )
+    other = sorted(n for n in draws.keys() & derived.keys() if _differ(draws[n], derived[n]))
+    if other:
+        warn_user(
+            f"draws hold values of {listed(other)} that the model computes otherwise from the draws of its "
+            "latent sites, and what it computes is kept; look whether the draws are of this model, these "
+            "data and these options"
+        )
+
+
+def _differ(given: NDArray, computed: NDArray) -> bool:
+    """Whether values differ by more than rounding, on average over draws."""
+    if given.shape != computed.shape:
+        return True
+    return not np.abs(given - computed).mean() <= _ROUNDING * np.abs(computed).mean()
 
 
 def _tested(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +14,12 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import has_features
-from sidebayes.diagnostics.sites import entry_names, has_labelled_table, unwrapped
+from sidebayes.diagnostics.sites import (
+    entry_names,
+    has_labelled_table,
+    point_sites,
+    unwrapped,
+)
 from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
 
@@ -133,6 +137,12 @@ class Fit(FitBase):
         ------
         TypeError, ValueError
             If draws of a site are missing or of another shape, or the model gives draws no density.
+
+        Warns
+        -----
+        SideBayesWarning
+            If draws hold variables that the model does not have, or values of deterministic sites that it
+            computes otherwise.
         """
         run, found = of_given.described(model, data, draws, arguments)
         return cls(found.tree, run, found)
@@ -232,7 +242,7 @@ class Fit(FitBase):
             table = pd.concat([moving, table]) if still else moving
         else:
             table["sd"] = np.nan
-        if json.loads(self.tree["fit_info"].attrs.get("points", "[]")):
+        if point_sites(self.tree):
             table["point"] = table["sd"].isna()
         return table
 

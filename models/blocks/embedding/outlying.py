@@ -11,8 +11,8 @@ from scipy.optimize import least_squares
 
 __all__ = ["Outlying", "outlying"]
 
-_IMPOSSIBLE = 50.0
-"""Nats below the best explanation, ten standard deviations of normal noise, from which on one is named."""
+_IMPOSSIBLE = 100.0
+"""Nats below the best explanation, fourteen standard deviations of normal noise, from which on one is named."""
 _LOOKED = 8
 """Points of the largest deviations, and of the shortest distances, that are looked at."""
 _TRIED = 400
@@ -47,7 +47,7 @@ def outlying(
 ) -> list[Outlying]:
     r"""Distances that noise and what is not known of the position do not explain, the worst first.
 
-    .. math:: \min_{b} \tfrac12 r(d, b)^2 + \tfrac12 (b - \hat b)^2 / c^2 > 50
+    .. math:: \min_{b} \tfrac12 r(d, b)^2 + \tfrac12 (b - \hat b)^2 / c^2 > 100
 
     where :math:`\hat b`, with the deviation c, is how far from the landmark the point lies by its other
     distances, with a robust loss. These leave out both the one that deviates most and the shortest, which

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from sidebayes.diagnostics.sites import point_sites
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import individual_sites
 from sidebayes.guides.engines.problem.importance import pareto_smoothed
@@ -21,16 +22,21 @@ from sidebayes.guides.engines.problem.units import (
 from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.fields import check_seed
+from ...common.magnitudes import listed
 from ...common.warnings import warn_user
 from ...tasks import Task
 from ..base.fit_base import FitBase
 from .unit_names import by_unit, unit_names, units_of_terms
-from .validation import fits_without, refuse_sample, unit_terms, units_held_out
+from .validation import error_of_sum, fits_without, refuse_sample, unit_terms, units_held_out
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOO
 
 __all__ = ["loo"]
+
+_FEW = 3
+"""Numbers of points up to which LOO is of use. Each raises it by about one nat (Stone 1977, J. R. Stat. Soc.
+B 39, 44-47, on the equivalence with Akaike's criterion), and differences below 4 nats tell nothing."""
 
 
 def loo(
@@ -72,10 +78,16 @@ def loo(
         which the draws are too narrow, and recommends `refit` for a few of them and `kfold` for many.
         `arviz_stats.compare` takes it, but pairs units by their order alone.
 
+    Warns
+    -----
+    SideBayesWarning
+        Where some sites are points beside factors, by how much the estimate is too high.
+
     Raises
     ------
     ValueError
-        If the fit is a point, gives some units no density, or rows are not what units are made of.
+        If the fit is a point, holds sites of more than three numbers at points, gives some units no
+        density, or rows are not what units are made of.
 
     References
     ----------
@@ -89,6 +101,7 @@ def loo(
         raise TypeError(f"refit = {refit!r:.60}; expected True or False")
     check_seed(seed)
     terms = _finite_terms(fit)
+    _look_at_points(fit)
     found = _of_units(fit, terms) if unit == "set" else _of_rows(fit, terms)
     wide = np.flatnonzero(
         ~(found.pareto_k.to_numpy() <= found.good_k)
@@ -125,6 +138,25 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
     if not np.isfinite(terms).all():
         raise ValueError("the fit gives some rows no density; there is nothing to leave out")
     return terms
+
+
+def _look_at_points(fit: FitBase) -> None:
+    """Refuse or warn where sites are points, at which the density of a unit is one of data that were seen."""
+    points = point_sites(fit.tree)
+    number = sum(points.values())
+    if not number:
+        return
+    held = f"{fit.engine} holds {listed(list(points))} at points that were fitted to all units"
+    remedy = "use fit.kfold(), or an engine that draws these sites, such as 'nuts'"
+    if number > _FEW:
+        raise ValueError(
+            f"{held}, so that units left out by weights are not left out of these {number} numbers, and the "
+            f"estimate would be too high; {remedy}"
+        )
+    warn_user(
+        f"{held}, so that the estimate is too high by about {number} nats, one for each number; for more "
+        f"{remedy}"
+    )
 
 
 def _of_units(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
@@ -207,7 +239,7 @@ def _weighted(ratios: NDArray, own: NDArray, names: NDArray[np.object_] | None) 
     inside = logsumexp(own, axis=1) - np.log(number)
     return ELPDDataLOO(
         elpd=float(elpd.sum()),
-        se=float(np.sqrt(len(elpd) * elpd.var())),
+        se=error_of_sum(elpd),
         p=float((inside - elpd).sum()),
         n_samples=number,
         n_data_points=len(elpd),
@@ -256,7 +288,7 @@ def _refitted(
     return replace(
         found,
         elpd=float(elpd.sum()),
-        se=float(np.sqrt(len(elpd) * elpd.var())),
+        se=error_of_sum(elpd),
         p=found.p - change,
         warning=bool(unsettled),
         elpd_i=found.elpd_i.copy(data=elpd),

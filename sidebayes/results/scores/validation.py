@@ -36,6 +36,7 @@ __all__ = [
     "Units",
     "bic",
     "deal_folds",
+    "error_of_sum",
     "fits_without",
     "kfold",
     "refuse_no_likelihood",
@@ -170,7 +171,7 @@ def kfold(
     names = unit_names(fit.run, unit)
     return ELPDDataLOOKFold(
         elpd=float(elpd.sum()),
-        se=float(np.sqrt(len(elpd) * elpd.var())),
+        se=error_of_sum(elpd),
         p=float((inside - elpd).sum()),
         n_samples=refit.num_draws,
         n_data_points=len(elpd),
@@ -181,6 +182,14 @@ def kfold(
         n_folds=num_folds,
         p_kfold_i=by_unit("p_kfold_i", inside - elpd, names),
     )
+
+
+def error_of_sum(terms: NDArray[np.float64]) -> float:
+    """Standard error of a sum of scores by unit; NaN where there is one unit.
+
+    The variance of the scores has n - 1 in its denominator, as that of LOO has in ArviZ.
+    """
+    return float(np.sqrt(len(terms)) * terms.std(ddof=1)) if len(terms) > 1 else np.nan
 
 
 class Units(NamedTuple):
