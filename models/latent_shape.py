@@ -31,6 +31,9 @@ from .blocks.side_information.partial_labels import PartialLabels, log_admissibl
 
 __all__ = ["latent_shape"]
 
+_RANK = 3
+"""Leading directions of a group, where the chart has more."""
+
 
 def latent_shape(
     x: Annotated[ArrayLike | None, "rows axes"],
@@ -43,7 +46,7 @@ def latent_shape(
     ] = None,
     *,
     num_clusters: int = 1,
-    rank: int = 3,
+    rank: int | None = None,
     observation: str = "density",
     width: float | None = None,
     temperature: float | None = None,
@@ -92,8 +95,8 @@ def latent_shape(
         that are in one frame, M is their mean by default, with all directions.
     num_clusters : int
         Number of groups.
-    rank : int
-        Columns of W, below the number of directions of the chart.
+    rank : int, optional
+        Columns of W, below the number of directions of the chart; by default 3, or as many as there may be.
     observation : {"density", "kernel"}
         The density above, or the potential of the kernel distance, which is no density: it suits fits, and
         neither simulates nor compares models.
@@ -117,6 +120,7 @@ def latent_shape(
     shapes = ShapeChart.of(chart_of_means(given, {}) if chart is None else chart)
     graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
     pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
+    rank = _checked_rank(rank, shapes.num_directions)
     density = LowRankComponents(num_clusters, shapes.num_directions, rank, prior).sample()
     labels = LinkedCategorical(
         jnp.log(pi),
@@ -135,3 +139,13 @@ def latent_shape(
         points, spacing(shapes.reference), subjects, landmarks, observation, width, temperature
     )
     numpyro.sample("x", fn, obs=x)
+
+
+def _checked_rank(rank: int | None, num_directions: int) -> int:
+    """Number of leading directions, below that of the chart."""
+    if num_directions == 1:
+        raise ValueError(
+            "chart has 1 direction, and latent_shape needs 2: one that leads, and one beside it; give "
+            "num_modes=2 or more to sidebayes.register_points or shape_chart"
+        )
+    return min(_RANK, num_directions - 1) if rank is None else rank
