@@ -107,7 +107,7 @@ def latent_shape(
         Of the kernel potential, by default :math:`1 / T^2`, which is the source's where individuals
         have T points.
     prior : LowRankPrior
-        Of means and covariances.
+        Of means and covariances, by default of radius 0.2.
     concentration, weights, reading, flip_rate, weight_per, inference
         See `ppc`; of groups, and of individuals in place of points.
 

@@ -87,3 +87,19 @@ def test_a_chart_of_one_direction_is_told_to_have_two():
 def test_what_is_lacking_is_what_registration_returns():
     with pytest.raises(TypeError, match="register_points returns them, and is given whole"):
         sb.fit("latent_shape", np.zeros((9, 2)))
+
+
+@pytest.mark.parametrize("prior", ["flat", None, 0.2, sb.GaussianPrior])
+def test_a_prior_of_another_kind_is_refused(prior):
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
+    with pytest.raises(
+        TypeError, match=r"prior = .*; expected a LowRankPrior, such as sidebayes\."
+    ):
+        sb.fit("latent_shape", laid, prior=prior, engine=FEW)
+
+
+def test_a_prior_is_public_and_kept_with_its_fit(tmp_path):
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
+    fit = sb.fit("latent_shape", laid, prior=sb.LowRankPrior(0.1), engine=FEW, progress=False)
+    fit.save(tmp_path / "fit.nc")
+    assert sb.load(tmp_path / "fit.nc").run.options["prior"] == sb.LowRankPrior(0.1)

@@ -322,7 +322,7 @@ class MonteCarloEM(KeptEngine):
             message += f", after {len(self.schedule)} with {self.scheduled} = {shown}"
         message += "; before the Newton steps " if walk.num_newton else "; "
         if walk.settled and left >= (self.tol or 0.0):
-            message += f"rises below {hidden:.2g} nats a step are lost in Monte Carlo error"
+            message += f"rises below {hidden:.2g} nats per step are lost in Monte Carlo error"
             if math.isinf(left):
                 return message
             message += ", and "

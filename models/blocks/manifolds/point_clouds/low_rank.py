@@ -52,7 +52,7 @@ class LowRankPrior:
         R, positive, in units of the data.
     """
 
-    radius: Any
+    radius: float | Array
 
     def __post_init__(self) -> None:
         if not isinstance(self.radius, jax.Array):
@@ -84,6 +84,11 @@ class LowRankComponents(Block):
     def __init__(
         self, num_clusters: int, num_features: int, rank: int, prior: LowRankPrior
     ) -> None:
+        if not isinstance(prior, LowRankPrior):
+            raise TypeError(
+                f"prior = {prior!r:.60}; expected a LowRankPrior, such as sidebayes.LowRankPrior(0.2), whose "
+                "radius is in units of the data; coordinates of shapes are angles"
+            )
         self.num_clusters, self.num_features = num_clusters, num_features
         self.rank = check_integer("rank", rank, 1, num_features)
         self.prior = prior
