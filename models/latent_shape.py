@@ -31,9 +31,6 @@ from .blocks.side_information.partial_labels import PartialLabels, log_admissibl
 
 __all__ = ["latent_shape"]
 
-_RANK = 3
-"""Leading directions of a group, where the chart has more."""
-
 
 def latent_shape(
     x: Annotated[ArrayLike | None, "rows axes"],
@@ -120,7 +117,6 @@ def latent_shape(
     shapes = ShapeChart.of(chart_of_means(given, {}) if chart is None else chart)
     graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
     pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
-    rank = _checked_rank(rank, shapes.num_directions)
     density = LowRankComponents(num_clusters, shapes.num_directions, rank, prior).sample()
     labels = LinkedCategorical(
         jnp.log(pi),
@@ -139,13 +135,3 @@ def latent_shape(
         points, spacing(shapes.reference), subjects, landmarks, observation, width, temperature
     )
     numpyro.sample("x", fn, obs=x)
-
-
-def _checked_rank(rank: int | None, num_directions: int) -> int:
-    """Number of leading directions, below that of the chart."""
-    if num_directions == 1:
-        raise ValueError(
-            "chart has 1 direction, and latent_shape needs 2: one that leads, and one beside it; give "
-            "num_modes=2 or more to sidebayes.register_points or shape_chart"
-        )
-    return min(_RANK, num_directions - 1) if rank is None else rank
