@@ -43,7 +43,7 @@ def latent_shape(
     ] = None,
     *,
     num_clusters: int = 1,
-    rank: int = 3,
+    rank: int | None = None,
     observation: str = "density",
     width: float | None = None,
     temperature: float | None = None,
@@ -92,8 +92,8 @@ def latent_shape(
         that are in one frame, M is their mean by default, with all directions.
     num_clusters : int
         Number of groups.
-    rank : int
-        Columns of W, below the number of directions of the chart.
+    rank : int, optional
+        Columns of W, below the number of directions of the chart; by default 3, or as many as there may be.
     observation : {"density", "kernel"}
         The density above, or the potential of the kernel distance, which is no density: it suits fits, and
         neither simulates nor compares models.
@@ -104,7 +104,7 @@ def latent_shape(
         Of the kernel potential, by default :math:`1 / T^2`, which is the source's where individuals
         have T points.
     prior : LowRankPrior
-        Of means and covariances.
+        Of means and covariances, by default of radius 0.2.
     concentration, weights, reading, flip_rate, weight_per, inference
         See `ppc`; of groups, and of individuals in place of points.
 

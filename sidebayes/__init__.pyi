@@ -90,6 +90,7 @@ from .models.blocks.label_inference.approximate import MeanField as MeanField
 from .models.blocks.label_inference.label_graph import LabelGraph as LabelGraph
 from .models.blocks.manifolds.directions import sample_direction as sample_direction
 from .models.blocks.manifolds.directions import sample_preshape as sample_preshape
+from .models.blocks.manifolds.point_clouds.low_rank import LowRankPrior as LowRankPrior
 from .models.blocks.manifolds.shape_chart import shape_chart as shape_chart
 from .models.blocks.mixtures.linked_categorical import LinkedCategorical as LinkedCategorical
 from .models.blocks.mixtures.linked_mixture import LinkedMixture as LinkedMixture

@@ -51,8 +51,8 @@ def group_log_likelihood(
     Parameters
     ----------
     *data, **named
-        New individuals in the roles of the model's arguments, in the frame of the chart; see
-        `RegisteredPoints.register`.
+        New individuals in the roles of the model's arguments, in the frame of the chart, or all that
+        `RegisteredPoints.register` returns.
     num_draws : int
         Draws per individual and group.
     seed : int
@@ -91,7 +91,13 @@ def group_log_likelihood(
             "temperature, and can be near one half where shapes tell groups apart; fit with "
             "observation='density' to compare groups"
         )
-    run = fit.run.with_data(check_new(fit.run, data, named), known=sites)
+    new = check_new(fit.run, data, named)
+    if not np.array_equal(new["chart"], fit.run.data["chart"]):
+        raise ValueError(
+            "chart is another than that of the fit, in which the groups lie; lay new individuals there by "
+            "register of the registered points that were fitted"
+        )
+    run = fit.run.with_data(new, known=sites)
     fixed = {n: jnp.asarray(v) for n, v in fit.params.items() if n not in sites}
     with run.precision:
         problem = run.problem

@@ -22,6 +22,7 @@ from ..common.fields import check_seed
 from ..common.magnitudes import check_precision, warn_of_far_rows
 from ..data.shapes.landmark_checks import covariate_column
 from ..data.shapes.landmarks import Landmarks
+from ..data.shapes.registered import RegisteredPoints
 from ..data.tables import check_names, check_truth, in_order_of
 from . import checks
 from .run import Run
@@ -130,31 +131,35 @@ def sort_arguments(
 def _by_role(
     signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
 ) -> tuple[tuple, Mapping[str, Any]]:
-    """Data by name in place of landmarks, which hold several; their covariates may be named by text."""
+    """Data by name in place of landmarks or registered points, which hold several.
+
+    Covariates of landmarks may be named by text.
+    """
     if data and isinstance(data[0], Mapping) and data[0].keys() & {r.name for r in signature.data}:
         raise TypeError(
             f"{method} is given a {type(data[0]).__name__} by position; pass the data that it holds by "
             "name, by two stars: **design"
         )
-    if not data or not isinstance(data[0], Landmarks):
+    if not data or not isinstance(data[0], Landmarks | RegisteredPoints):
         return data, arguments
     marks, rest = data[0], data[1:]
     held = marks.by_role()
+    what = "landmarks" if isinstance(marks, Landmarks) else "registered points"
     surplus = sorted(held.keys() - {role.name for role in signature.data})
     if surplus:
         raise TypeError(
-            f"{method} takes no {surplus}, which landmarks have; pass an array, or use a model of shapes"
+            f"{method} takes no {surplus}, which {what} have; pass an array, or use a model of shapes"
         )
     if rest:
         raise TypeError(
-            f"{method} is given {len(rest)} data by position beside landmarks; pass these by name"
+            f"{method} is given {len(rest)} data by position beside {what}; pass these by name"
         )
     twice = sorted(held.keys() & arguments.keys())
     if twice:
-        raise TypeError(f"{method} got {twice} by name and in the landmarks; pass each once")
+        raise TypeError(f"{method} got {twice} by name and in the {what}; pass each once")
     named = dict(arguments)
     for role in signature.of_kind("labels"):
-        if isinstance(named.get(role.name), str):
+        if isinstance(marks, Landmarks) and isinstance(named.get(role.name), str):
             named[role.name] = covariate_column(role.name, named[role.name], marks.covariates)
     return (), held | named
 
@@ -190,12 +195,14 @@ def _undeclared(
 
 def _made_by(signature: Signature) -> str:
     """What makes the data of a linear mixed model or of shapes, to follow a message."""
-    names = {role.name for role in signature.data}
-    if {"fixed", "random", "subjects"} <= names:
+    names = {role.name: role for role in signature.data}
+    if names.keys() >= {"fixed", "random", "subjects"}:
         survival = ".survival(...)" if "time" in names else ""
         return f'; **sidebayes.design("y ~ time + (time | subject)", table){survival} gives them'
-    if {"subjects", "landmarks"} <= names:
-        return "; sidebayes.Landmarks holds them"
+    if names.keys() >= {"subjects", "landmarks"}:
+        if names["landmarks"].required:
+            return "; sidebayes.Landmarks holds them"
+        return "; sidebayes.register_points returns them, and is given whole"
     return ""
 
 

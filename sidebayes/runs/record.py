@@ -39,6 +39,7 @@ _CLASSES = (
     "Groups",
     "HazardPrior",
     "Links",
+    "LowRankPrior",
     "MeanField",
     "PartialLabels",
     "ShiftPrior",

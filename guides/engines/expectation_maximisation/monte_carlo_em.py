@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -25,7 +25,7 @@ from ..steps.starts import initial_values, starting_point
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, plan_updates
 from .monte_carlo_steps import constrained, described
-from .monte_carlo_walk import Walk
+from .monte_carlo_walk import Gain, Walk, hidden_rise, left_to_rise
 
 __all__ = ["MonteCarloEM"]
 
@@ -37,8 +37,8 @@ _MOST, _MOST_BY_ROW = 6400, 400
 _BATCHES = 20
 """Batches of draws of a Newton step."""
 
-_TOL, _TOL_EACH = 0.01, 1e-3
-"""Rise at which runs end, in nats: of all, and for each number of rows of individuals."""
+_TOL, _TOL_EACH = 0.1, 0.01
+"""Nats that may be left to rise where runs end: of all, and for each number that is maximised."""
 
 _MOST_NUMBERS = 2**25
 """Numbers that the draws of a step hold at most; a quarter of a gigabyte."""
@@ -59,9 +59,14 @@ class MonteCarloEM(KeptEngine):
 
     Labels and random effects that the model integrates out stay integrated out, and blocks take
     their closed forms from statistics averaged over draws. A step is taken if the surrogate rises by
-    more than its Monte Carlo error; else there are twice as many draws from then on. Once the rise is
-    below `tol` with that error counted in, three Newton steps on the log likelihood follow, as EM is
-    slow at the end. Their score and observed information are those of Louis,
+    more than its Monte Carlo error; else there are twice as many draws from then on. The run ends once
+    less than `tol` is left to rise, or the last steps, each with as many draws as are allowed, show no rise
+    beyond that error, which the status then says. What is left is extrapolated from how the rises fall:
+    they fall by :math:`r^2` where EM comes nearer to the mode by a factor r in every step, and after a rise g
+    there remains :math:`g r^2 / (1 - r)`, in which the Monte Carlo error of g is counted.
+
+    Three Newton steps on the log likelihood follow, as EM is slow at the end. Their score and observed
+    information are those of Louis,
 
     .. math:: S = E[s_b \mid x], \quad I = -E[\partial^2 \log p(x, b, \theta) \mid x]
               - \mathrm{Var}[s_b \mid x], \quad s_b = \partial \log p(x, b, \theta),
@@ -99,8 +104,8 @@ class MonteCarloEM(KeptEngine):
     scheduled : str
         Name of that option.
     tol : float, optional
-        Rise of the surrogate, in nats, below which the run ends. By default 0.01, or 1e-3 for each number
-        of the sampled rows of individuals, if that is more: of many rows it is less than their noise.
+        Nats that are left to rise where the run ends. By default 0.1, or 0.01 for each number that is
+        maximised, if that is more.
     max_steps : int
         Maximum number of steps.
     num_final : int, optional
@@ -183,6 +188,7 @@ class MonteCarloEM(KeptEngine):
         kernel = self.kernel if self.kernel != "auto" else ("hmc" if alone else "nuts")
         found = schedule_of(problem, sampled) if self.schedule is None else None
         name, values = found or (self.scheduled, self.schedule or ())
+        whole = sum(map(math.prod, shapes.values()))
         size = sum(math.prod(shapes[site]) for site in sampled)
         by_row = kernel == "hmc"
         most = _MOST_BY_ROW if by_row else _MOST
@@ -192,7 +198,7 @@ class MonteCarloEM(KeptEngine):
             kernel=kernel,
             schedule=values,
             scheduled=name,
-            tol=(max(_TOL, _TOL_EACH * size * by_row) if self.tol is None else self.tol),
+            tol=max(_TOL, _TOL_EACH * (whole - size)) if self.tol is None else self.tol,
             num_final=((0 if by_row else _BATCHES) if self.num_final is None else self.num_final),
             max_samples=max(min(self.max_samples or most, _MOST_NUMBERS // size), self.num_samples),
         )
@@ -287,7 +293,7 @@ class MonteCarloEM(KeptEngine):
             theta, gain = walk.maximise(draws)
             while (
                 gain.mean - self.confidence * gain.error < 0
-                and (gain.mean + self.confidence * gain.error > tol or gain.mean < -tol)
+                and (self._left([*walk.gains, gain]) > tol or gain.mean < -tol)
                 and walk.count < most
             ):
                 more = min(walk.count, most - walk.count)
@@ -295,11 +301,34 @@ class MonteCarloEM(KeptEngine):
                 walk.count += more
                 theta, gain = walk.maximise(draws)
             walk.theta = theta
-            walk.gains.append(gain.mean)
+            walk.gains.append(gain)
             advance(1, f"rise {gain.mean:.3g} ± {gain.error:.2g}, {walk.count} draws")
-            if gain.mean + self.confidence * gain.error < tol:
-                walk.settled = True
+            walk.settled = self._left(walk.gains) < tol or self._hidden(walk.gains) is not None
             keep.offer(walk.state)
+
+    def _left(self, gains: Sequence[Gain]) -> float:
+        return left_to_rise(gains, self.confidence)
+
+    def _hidden(self, gains: Sequence[Gain]) -> float | None:
+        return hidden_rise(gains, self.confidence, self.max_samples or _MOST)
+
+    def _ended(self, walk: Walk) -> str:
+        """How the steps ended, and how much they leave."""
+        left, hidden = self._left(walk.gains), self._hidden(walk.gains)
+        ended = "converged" if walk.settled else "stopped at max_steps"
+        message = f"Monte-Carlo EM {ended} after {len(walk.gains)} steps with {walk.count} draws"
+        if self.schedule:
+            shown = ", ".join(f"{value:.3g}" for value in sorted(set(self.schedule), reverse=True))
+            message += f", after {len(self.schedule)} with {self.scheduled} = {shown}"
+        message += "; before the Newton steps " if walk.num_newton else "; "
+        if walk.settled and left >= (self.tol or 0.0):
+            message += f"rises below {hidden:.2g} nats per step are lost in Monte Carlo error"
+            if math.isinf(left):
+                return message
+            message += ", and "
+        if math.isinf(left):
+            return f"{message}the rises of the steps do not fall yet"
+        return f"{message}some {left:.2g} nats may be left to rise"
 
     def _result(self, problem: Problem, walk: Walk, approximate: str | None) -> EngineResult:
         theta = {name: np.asarray(value) for name, value in walk.theta.items()}
@@ -314,14 +343,7 @@ class MonteCarloEM(KeptEngine):
         errors = None
         if self.num_final and not walk.is_singular:
             errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in walk.moved.items()}
-        stages = sorted(set(self.schedule or ()), reverse=True)
-        message = (
-            f"Monte-Carlo EM {'converged' if walk.settled else 'stopped at max_steps'} after "
-            f"{len(walk.gains)} steps with {walk.count} draws"
-        )
-        if stages:
-            shown = ", ".join(f"{value:.3g}" for value in stages)
-            message += f", after {len(self.schedule or ())} with {self.scheduled} = {shown}"
+        message = self._ended(walk)
         if errors is None and self.num_final:
             message += (
                 f"; after {walk.num_newton} Newton steps the observed information is singular, so that "
@@ -338,7 +360,7 @@ class MonteCarloEM(KeptEngine):
             engine=self.name,
             draws={name: value[None, None] for name, value in values.items()},
             sample_stats={"lp": lp[None, None]},
-            objective=np.cumsum([0.0, *walk.gains])[None],
+            objective=np.cumsum([0.0, *(gain.mean for gain in walk.gains)])[None],
             status=Status(walk.settled, message),
             seconds=walk.clock.seconds,
             approximate=approximate,

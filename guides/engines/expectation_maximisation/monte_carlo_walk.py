@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +26,7 @@ from ..steps.starts import random_keys
 from ..steps.updates import Plan
 from .monte_carlo_steps import maximise, moved, score
 
-__all__ = ["Walk"]
+__all__ = ["Gain", "Walk", "hidden_rise", "left_to_rise"]
 
 _ROUGH = 0.5
 """Deviation of first draws about rough rows, relative to that of these rows."""
@@ -33,12 +34,58 @@ _ROUGH = 0.5
 _PIECE = 50
 """Transitions that one call records at most."""
 
+_TOGETHER = 4
+"""Steps whose rises are judged together at least, and the share of all that they are later: a quarter."""
+
 
 class Gain(NamedTuple):
-    """Estimated rise of the surrogate in a step, and its Monte Carlo standard error."""
+    """Estimated rise of the surrogate in a step, its Monte Carlo standard error, and the number of draws."""
 
     mean: float
     error: float
+    num_draws: int = 0
+
+
+def _together(gains: Sequence[Gain]) -> int:
+    """How many steps are judged together: rises that fall slowly need more of them to be seen."""
+    return max(_TOGETHER, len(gains) // _TOGETHER)
+
+
+def _summed(gains: Sequence[Gain]) -> Gain:
+    """Rise of several steps, by the fewest draws of one."""
+    mean, error, count = zip(*gains, strict=True)
+    return Gain(sum(mean), math.hypot(*error), min(count))
+
+
+def left_to_rise(gains: Sequence[Gain], confidence: float) -> float:
+    r"""Nats by which the log density still rises after some steps; infinite if these do not tell.
+
+    Near a mode EM comes nearer by a factor r in every step. Rises g of the surrogate then fall by
+    :math:`r^2`, and what is left after a step is :math:`g r^2 / (1 - r)`. Both r and g are those of the last
+    steps, with `confidence` standard errors added to their rise.
+    """
+    number = min(_together(gains), len(gains) // 2)
+    if not number:
+        return math.inf
+    before, last = _summed(gains[-2 * number : -number]), _summed(gains[-number:])
+    most = max(last.mean, 0.0) + confidence * last.error
+    if most == 0:
+        return 0.0
+    ratio = (most / before.mean) ** (1 / number) if most < before.mean else 1.0
+    return most / number * ratio / (1 - math.sqrt(ratio)) if ratio < 1 else math.inf
+
+
+def hidden_rise(gains: Sequence[Gain], confidence: float, count: int) -> float | None:
+    """Rise of a step that Monte Carlo error hides; None unless the last, of `count` draws, show none."""
+    number = _together(gains)
+    if len(gains) < number:
+        return None
+    last = _summed(gains[-number:])
+    error = confidence * last.error
+    if last.num_draws < count or last.mean > error:
+        return None
+    # draws that have no part in a step lose by it what it owes to the noise of others
+    return (abs(last.mean) + error) / number
 
 
 class Settings(Protocol):
@@ -70,10 +117,10 @@ class Walk:
         The sites that are maximised.
     count : int
         Draws of a step.
-    gains : list of float
+    gains : list of Gain
         Rise of the surrogate in every step.
     settled : bool
-        Whether the surrogate no longer rises.
+        Whether little is left to rise, or no rise is seen.
     num_newton : int
         Newton steps taken since.
     is_singular : bool
@@ -100,7 +147,7 @@ class Walk:
         self.config, self.problem, self.plan, self.clock = config, problem, plan, clock
         self.theta = {n: jnp.asarray(v) for n, v in start.items() if n not in config.sampled}
         self.count = config.num_samples
-        self.gains: list[float] = []
+        self.gains: list[Gain] = []
         self.settled, self.num_newton, self.is_singular = False, 0, False
         self.moved: dict[str, NDArray] = {n: np.zeros(0) for n in self.theta}
         self._programs: dict[Any, Callable] = {}
@@ -133,12 +180,13 @@ class Walk:
     def state(self) -> tuple:
         """All that a run goes on from, as a pytree of arrays."""
         counts = np.asarray([self.count, self.settled, self.num_newton, self.is_singular])
-        return self.theta, self._chains, self.moved, np.asarray(self.gains), counts
+        gains = np.asarray(self.gains, float).reshape(-1, len(Gain._fields))
+        return self.theta, self._chains, self.moved, gains, counts
 
     def resume(self, state: tuple) -> None:
         """Go on from a `state`."""
         self.theta, self._chains, self.moved, gains, counts = state
-        self.gains = gains.tolist()
+        self.gains = [Gain(mean, error, int(number)) for mean, error, number in gains.tolist()]
         self.count, settled, self.num_newton, singular = counts.tolist()
         self.settled, self.is_singular = bool(settled), bool(singular)
 
@@ -201,7 +249,7 @@ class Walk:
         There are as many parameters as latent numbers of an individual, which fit the noise of draws as
         well: of individuals, the rise is that at draws that have no part in the step.
         """
-        others = draws
+        others, count = draws, len(next(iter(draws.values())))
         if self.config.kernel == "hmc":
             draws, others = self._halves(draws)
         inputs = draws, others, self.theta, self.problem.args
@@ -213,7 +261,8 @@ class Walk:
             from arviz_stats.base import array_stats
 
             ess = max(float(array_stats.ess(chains, chain_axis=0, draw_axis=1)), 1.0)
-        return theta, Gain(float(chains.mean()), float(spread / np.sqrt(min(ess, chains.size))))
+        error = float(spread / np.sqrt(min(ess, chains.size)))
+        return theta, Gain(float(chains.mean()), error, count)
 
     def _halves(self, draws: dict[str, NDArray]) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         """Earlier and later draws of each chain, as many of both."""

@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 __all__ = ["Outlying", "outlying"]
 
 _IMPOSSIBLE = 100.0
-"""Nats below the best explanation from which on one is named: fourteen standard deviations of normal noise."""
+"""Nats below the best explanation from which on one is named: fourteen standard deviations of the noise."""
 _LOOKED = 8
 """Points of the largest deviations, and of the shortest distances, that are looked at."""
 _TRIED = 400

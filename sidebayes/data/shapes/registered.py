@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.cluster import KMeans
 
 from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
 from sidebayes.models.blocks.manifolds.point_clouds.registration import register
@@ -30,6 +29,9 @@ _CANDIDATES = 16
 _MOST_POINTS = 256
 """Points of an individual that are looked at for this."""
 
+_LEAST_MODES = 2
+"""Directions of a chart of landmarks that is not told how many: one leading, one that is not."""
+
 _WIDTH = 0.2
 """Width of the kernel for this, in sizes of the individuals."""
 
@@ -42,7 +44,8 @@ class RegisteredPoints:
     ----------
     x : ndarray, shape (num_rows, num_axes)
         Rows of all individuals that are not missing, centred, turned to the reference, and scaled so that
-        their spread is that of the reference.
+        their spread is that of the reference; of incomplete landmarks, that of the same landmarks of the
+        reference.
     subjects : Groups
         Individual of each row.
     landmarks : ndarray of int, shape (num_rows,), or None
@@ -63,6 +66,16 @@ class RegisteredPoints:
             f"RegisteredPoints({self.subjects.num_groups} individuals, {len(self.x)} rows, reference of "
             f"{points} points in {axes} dimensions, {more - 1} directions)"
         )
+
+    def by_role(self) -> dict[str, Any]:
+        """Data by name of the argument, as `latent_shape` takes them; see `sidebayes.fit`."""
+        found = {
+            "x": self.x,
+            "subjects": self.subjects,
+            "landmarks": self.landmarks,
+            "chart": self.chart,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def register(self, x: Any, subjects: Any = None) -> Self:
         """Lay further individuals in the same frame; see `register_points`."""
@@ -99,8 +112,8 @@ def register_points(
     num_points : int
         Points of the reference; that of landmarks is their number.
     num_modes : int, optional
-        Directions of the chart for landmarks, see `shape_chart`. Charts of points have all directions of
-        the space of shapes.
+        Directions of the chart for landmarks, see `shape_chart`; two at least by default, as `latent_shape`
+        needs. Charts of points have all directions of the space of shapes.
     reference : array_like, shape (num_points, num_axes), optional
         Points of a reference that is given and stays, in any unit, turned as the result is to be.
 
@@ -213,6 +226,8 @@ def _of_landmarks(
     else:
         completed = found.completed
     chart = shape_chart(completed, num_modes)
+    if num_modes is None and chart.shape[2] <= _LEAST_MODES:
+        chart = shape_chart(completed, _LEAST_MODES)
     return RegisteredPoints(*_rows_of(points, _laid_on(points.to_array(), chart[..., 0])), chart)
 
 
@@ -226,7 +241,13 @@ def _rows_of(
 
 
 def _laid_on(x: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Individuals moved, turned and scaled to a reference by the landmarks that they have."""
+    """Individuals moved, turned and scaled to a reference by the landmarks that they have.
+
+    They become as large as the reference is at these landmarks. Shapes of the chart have norm one, as the
+    reference has, so that a complete individual has norm one, and an incomplete one has it together with
+    what it lacks, put where the reference has it. The scale of least squares would be the cosine of the
+    distance to the reference, and the size that it takes away would be noise to the model.
+    """
     present = np.isfinite(x).all(axis=2)[..., None]
     count = present.sum(axis=1, keepdims=True)
 
@@ -239,7 +260,7 @@ def _laid_on(x: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[
     cross = rows.swapaxes(1, 2) @ target
     with jax.enable_x64(True):
         rotation = np.asarray(nearest_rotation(jnp.asarray(cross)))
-    scale = (rotation * cross).sum(axis=(1, 2)) / (rows**2).sum(axis=(1, 2))
+    scale = np.linalg.norm(target, axis=(1, 2)) / np.linalg.norm(rows, axis=(1, 2))
     laid = scale[:, None, None] * rows @ rotation + middle
     return np.where(present, laid, np.nan)
 
@@ -276,6 +297,8 @@ def _spread(rows: NDArray, num_points: int) -> NDArray[np.float64]:
                 "points; ask for fewer, or give a reference"
             )
         return np.asarray(distinct)
+    from sklearn.cluster import KMeans  # fits ask for the class in this file, and need no clusters
+
     centres: NDArray[np.float64] = (
         KMeans(num_points, n_init=1, random_state=0).fit(distinct).cluster_centers_
     )

@@ -66,6 +66,7 @@ SHAPE_CASES = {
         shapes=(*ARRAYS, PLACES[:1], PLACES[0], np.where(PLACES > 1, np.nan, PLACES), 0 * PLACES),
         num_modes=NUMBERS,
     ),
+    "LowRankPrior": options(sb.LowRankPrior, {"radius": 0.2}, radius=(*NUMBERS, *ARRAYS)),
     "register_points": options(
         sb.register_points,
         {

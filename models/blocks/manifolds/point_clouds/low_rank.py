@@ -29,6 +29,9 @@ from ...components.partition_starts import cell_moments, partitions
 
 __all__ = ["WEAK_PRIOR", "LowRankComponents", "LowRankPrior"]
 
+_RANK = 3
+"""Leading directions, unless fewer are possible."""
+
 _REST = 0.05
 """Share of the variance that the prior expects beyond the leading directions."""
 
@@ -52,7 +55,7 @@ class LowRankPrior:
         R, positive, in units of the data.
     """
 
-    radius: Any
+    radius: float | Array
 
     def __post_init__(self) -> None:
         if not isinstance(self.radius, jax.Array):
@@ -73,8 +76,8 @@ class LowRankComponents(Block):
     Parameters
     ----------
     num_clusters, num_features : int
-    rank : int
-        Number of columns of W, below the number of features.
+    rank : int or None
+        Number of columns of W, below the number of features; None for 3, or as many as there may be.
     prior : LowRankPrior
     """
 
@@ -82,10 +85,21 @@ class LowRankComponents(Block):
     roles: ClassVar[tuple[str, ...]] = ("location", "loadings", "spread")
 
     def __init__(
-        self, num_clusters: int, num_features: int, rank: int, prior: LowRankPrior
+        self, num_clusters: int, num_features: int, rank: int | None, prior: LowRankPrior
     ) -> None:
+        if not isinstance(prior, LowRankPrior):
+            raise TypeError(
+                f"prior = {prior!r:.60}; expected a LowRankPrior, such as sidebayes.LowRankPrior(0.2), whose "
+                "radius is in units of the data; coordinates of shapes are angles"
+            )
         self.num_clusters, self.num_features = num_clusters, num_features
-        self.rank = check_integer("rank", rank, 1, num_features)
+        if num_features == 1:
+            raise ValueError(
+                "chart has 1 direction, and a covariance of low rank needs 2: one that leads, and one beside "
+                "it; give num_modes=2 or more to sidebayes.register_points or shape_chart"
+            )
+        wanted = min(_RANK, num_features - 1) if rank is None else rank
+        self.rank = check_integer("rank", wanted, 1, num_features)
         self.prior = prior
         self.location: Array
         """Current means."""

@@ -222,8 +222,8 @@ class PointNoise(Block):
     factor: ClassVar[str] = "points"
     roles: ClassVar[tuple[str, ...]] = ("spread",)
 
-    def __init__(self, unit: Array) -> None:
-        self.unit = unit
+    def __init__(self, unit: Array, *, numbered: bool = False) -> None:
+        self.unit, self.numbered = unit, numbered
 
     def sample(self) -> Array:
         """Sample the variance; return the standard deviation."""
@@ -234,6 +234,17 @@ class PointNoise(Block):
         """Coordinates in units of the shapes."""
         units = AffineTransform(0.0, self.unit**2, constraints.positive)
         return ComposeTransform([bijector, units])
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Errors of landmarks cannot be learned well; those of clouds of points can."""
+        if not self.numbered:
+            return None
+        return (
+            "the noise of landmarks is hardly told from the variance of shapes in all directions, and is "
+            "estimated too small where registration has taken place, size and rotation from it, so that "
+            "bands of individuals may be too narrow; give width=, the error of measurement in units of the "
+            "chart, where it is known"
+        )
 
     def statistics(self, observation: Observation) -> Spread:
         """Expected squared distances, from the slope of the log density in the scale."""
@@ -302,7 +313,10 @@ def rows_about(
         raise ValueError(
             f"temperature = {temperature:g} is of observation='kernel' only; leave it out"
         )
-    scale = PointNoise(_NOISE * spacing).sample() if width is None else jnp.asarray(width)
+    if width is None:
+        scale = PointNoise(_NOISE * spacing, numbered=landmarks is not None).sample()
+    else:
+        scale = jnp.asarray(width)
     if landmarks is None:
         return PointMixture(shapes, scale, subjects)
     return LandmarkErrors(shapes, scale, subjects, jnp.asarray(landmarks))

@@ -31,7 +31,7 @@ _NARROW, _WIDE = 0.02, 10.0
 and above which they tell no point from another."""
 
 _FAR = 0.5
-"""Share of the size of the reference by which registered individuals may be off."""
+"""Share of the size of the reference by which place, size and rotation of individuals may be off."""
 
 
 def rough_shapes(
@@ -163,8 +163,8 @@ def check_registered(data: Mapping[str, Any]) -> None:
     Raises
     ------
     ValueError
-        If an individual lies, or is as large, unlike the reference; or landmarks, or the width, are out of
-        range.
+        If place or size of an individual, or the rotation of its landmarks, is not that of the reference;
+        or landmarks, or the width, are out of range. Its shape may be any.
     """
     x, landmarks = data.get("x"), data.get("landmarks")
     if x is None:
@@ -183,17 +183,44 @@ def check_registered(data: Mapping[str, Any]) -> None:
     def mean(rows: np.ndarray) -> np.ndarray:
         return np.bincount(codes, rows, subjects.num_groups) / count
 
-    apart = np.asarray(x, float) - expected
+    rows = np.asarray(x, float)
+    apart = rows - expected
     shift = np.linalg.norm([mean(column) for column in apart.T], axis=0) / size
-    scale = np.sqrt(mean((apart**2).sum(axis=1))) / size
-    off = scale if landmarks is not None else np.abs(np.log(scale))
+    if landmarks is None:
+        off = np.abs(np.log(np.sqrt(mean((apart**2).sum(axis=1))) / size))
+    else:
+        off = _off_in_size_and_rotation(rows, expected, codes, count) / size
     if max(shift.max(), off.max()) > _FAR:
         worst = int(np.maximum(shift, off).argmax())
         raise ValueError(
             f"rows of individual {subjects.names[worst]} do not lie on the reference of the chart: their "
-            f"mean is {shift[worst]:.2g} of its size away, and their spread is off by {off[worst]:.2g}; lay "
-            "them there by sidebayes.register_points"
+            f"mean is {shift[worst]:.2g} of its size away, and their size or rotation is off by "
+            f"{off[worst]:.2g}; lay all individuals there by sidebayes.register_points, and give the fit "
+            "what it returns"
         )
+
+
+def _off_in_size_and_rotation(
+    rows: NDArray, expected: NDArray, codes: NDArray, count: NDArray
+) -> NDArray[np.float64]:
+    """Root mean square distance of landmarks that the best size and rotation of an individual would save."""
+
+    def summed(table: NDArray) -> NDArray:
+        found = np.zeros((len(count), *table.shape[1:]))
+        np.add.at(found, codes, table)
+        return found
+
+    def centred(table: NDArray) -> NDArray:
+        return table - (summed(table) / count[:, None])[codes]
+
+    own, target = centred(rows), centred(expected)
+    lengths = [np.sqrt(summed((table**2).sum(axis=1))) for table in (own, target)]
+    cross = summed(own[:, :, None] * target[:, None])
+    values = np.linalg.svd(cross, compute_uv=False)
+    values[:, -1] *= np.sign(np.linalg.det(cross))  # no reflections
+    turned = np.maximum(values.sum(axis=1) - np.trace(cross, axis1=1, axis2=2), 0.0)
+    saved: NDArray[np.float64] = np.sqrt(((lengths[0] - lengths[1]) ** 2 + 2 * turned) / count)
+    return saved
 
 
 def _check_numbers(landmarks: ArrayLike, size: int) -> None:

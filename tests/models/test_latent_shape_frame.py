@@ -1,0 +1,105 @@
+"""Landmarks in the frame of latent_shape: their size, the checks of it, and fits of what is registered."""
+
+import numpy as np
+import pytest
+from sidebayes.models.blocks.manifolds.point_clouds.rough_shapes import check_registered
+
+import sidebayes as sb
+
+FEW = sb.MonteCarloEM(num_samples=16, max_samples=16, max_steps=1, num_warmup=10)
+ANGLE = np.linspace(0, 2 * np.pi, 8, endpoint=False)
+MEAN = np.c_[np.cos(ANGLE), 0.6 * np.sin(ANGLE)]
+MEAN = MEAN / np.linalg.norm(MEAN)
+BEND = np.c_[np.zeros(8), np.cos(2 * ANGLE)]
+BEND = BEND - (BEND * MEAN).sum() * MEAN
+BEND = BEND / np.linalg.norm(BEND)
+
+
+def bent(angles):
+    """Shapes on a geodesic through the mean, in other units."""
+    a = np.asarray(angles)[:, None, None]
+    noise = 0.01 * np.random.default_rng(0).normal(size=(len(a), 8, 2))
+    return 3 * (np.cos(a) * MEAN + np.sin(a) * BEND + noise) + 7
+
+
+def norms(laid, number):
+    rows = laid.x.reshape(number, 8, 2)
+    return np.linalg.norm(rows - rows.mean(axis=1, keepdims=True), axis=(1, 2))
+
+
+def test_complete_landmarks_have_norm_one_however_far_from_the_reference():
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.5, 0.5, 9))))
+    np.testing.assert_allclose(norms(laid, 9), 1.0, atol=1e-12)
+    new = laid.register(sb.Landmarks.from_array(bent([0.9])))
+    np.testing.assert_allclose(norms(new, 1), 1.0, atol=1e-12)
+
+
+def test_incomplete_landmarks_have_norm_one_with_the_reference_where_they_lack_one():
+    x = bent(np.linspace(-0.4, 0.4, 9))
+    x[2, 5] = x[7, 0] = np.nan
+    laid = sb.register_points(sb.Landmarks.from_array(x))
+    whole = np.repeat(laid.chart[None, ..., 0], 9, axis=0)
+    whole[laid.subjects.codes, laid.landmarks] = laid.x
+    np.testing.assert_allclose(whole.mean(axis=1), 0.0, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(whole, axis=(1, 2)), 1.0, atol=1e-12)
+
+
+def test_what_was_registered_is_taken_whole_and_however_it_is_bent():
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.7, 0.7, 9))))
+    fit = sb.fit("latent_shape", laid, engine=FEW, progress=False)
+    assert fit.params["coordinates"].shape[0] == 9
+    assert fit.params["loadings"].shape[-1] == 1  # of the two directions of the chart
+    np.testing.assert_array_equal(fit.run.data["chart"], laid.chart)
+    with pytest.raises(TypeError, match="'chart'.* by name and in the registered points"):
+        sb.fit("latent_shape", laid, chart=laid.chart, engine=FEW)
+    other = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
+    with pytest.raises(ValueError, match="chart is another than that of the fit"):
+        fit.group_log_likelihood(other)
+    assert "give width=" in fit.verdict[1]
+    given = sb.fit("latent_shape", laid, width=0.01, engine=FEW, progress=False)
+    assert "give width=" not in given.verdict[1]
+
+
+def turned(angle):
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x @ turned(0.8), lambda x: 2 * x, lambda x: x / 3, lambda x: x + 0.4]
+)
+def test_other_places_sizes_and_rotations_are_refused(change):
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.8, 0.8, 9))))
+    data = laid.by_role()
+    check_registered(data)
+    moved = np.where((laid.subjects.codes == 3)[:, None], change(laid.x), laid.x)
+    with pytest.raises(
+        ValueError, match="rows of individual 3 do not lie .* give the fit what it returns"
+    ):
+        check_registered(data | {"x": moved})
+
+
+def test_a_chart_of_one_direction_is_told_to_have_two():
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))), num_modes=1)
+    with pytest.raises(ValueError, match="num_modes=2 or more to sidebayes.register_points"):
+        sb.fit("latent_shape", laid, engine=FEW)
+
+
+def test_what_is_lacking_is_what_registration_returns():
+    with pytest.raises(TypeError, match="register_points returns them, and is given whole"):
+        sb.fit("latent_shape", np.zeros((9, 2)))
+
+
+@pytest.mark.parametrize("prior", ["flat", None, 0.2, sb.GaussianPrior])
+def test_a_prior_of_another_kind_is_refused(prior):
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
+    with pytest.raises(
+        TypeError, match=r"prior = .*; expected a LowRankPrior, such as sidebayes\."
+    ):
+        sb.fit("latent_shape", laid, prior=prior, engine=FEW)
+
+
+def test_a_prior_is_public_and_kept_with_its_fit(tmp_path):
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
+    fit = sb.fit("latent_shape", laid, prior=sb.LowRankPrior(0.1), engine=FEW, progress=False)
+    fit.save(tmp_path / "fit.nc")
+    assert sb.load(tmp_path / "fit.nc").run.options["prior"] == sb.LowRankPrior(0.1)
