@@ -1,7 +1,10 @@
 """Landmarks in the frame of latent_shape: their size, the checks of it, and fits of what is registered."""
 
+import jax
 import numpy as np
 import pytest
+from scipy.stats import norm
+from sidebayes.models.blocks.manifolds.point_clouds.point_sets import LandmarkErrors
 from sidebayes.models.blocks.manifolds.point_clouds.rough_shapes import check_registered
 
 import sidebayes as sb
@@ -103,3 +106,24 @@ def test_a_prior_is_public_and_kept_with_its_fit(tmp_path):
     fit = sb.fit("latent_shape", laid, prior=sb.LowRankPrior(0.1), engine=FEW, progress=False)
     fit.save(tmp_path / "fit.nc")
     assert sb.load(tmp_path / "fit.nc").run.options["prior"] == sb.LowRankPrior(0.1)
+
+
+@pytest.mark.parametrize(("num_axes", "num_fixed"), [(2, 4), (3, 7)])
+def test_errors_have_no_part_in_place_size_and_rotation(num_axes, num_fixed):
+    """The density is that of a normal in the directions that draws span."""
+    rng = np.random.default_rng(0)
+    subjects, landmarks = sb.Groups(np.repeat([0, 1], [6, 5])), np.r_[:6, :5]
+    shapes = rng.normal(size=(2, 6, num_axes))
+    errors = LandmarkErrors(shapes, 0.1, subjects, landmarks)
+    draws = np.asarray(errors.sample(jax.random.key(0), (500,)), float)
+    apart = draws - shapes[subjects.codes, landmarks]
+    for code, density in enumerate(np.asarray(errors.by_unit(draws[0]))):
+        own = apart[:, subjects.codes == code].reshape(500, -1)
+        _, size, _ = np.linalg.svd(own)
+        free = own.shape[1] - num_fixed
+        assert size[free - 1] > 1.0 > 1e-3 > size[free]
+        np.testing.assert_allclose(np.square(own).sum(axis=1).mean(), 0.01 * free, rtol=0.1)
+        expected = norm(scale=0.1).logpdf(np.r_[np.linalg.norm(own[0]), np.zeros(free - 1)]).sum()
+        assert density == pytest.approx(expected, rel=1e-4)
+        spin = own.reshape(500, -1, num_axes).sum(axis=1)
+        np.testing.assert_allclose(spin, 0.0, atol=1e-5)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
@@ -67,6 +69,14 @@ class AboutShapes(Collapsed):
         size = len(subjects), shapes.shape[-1]
         super().__init__(event_shape=size, validate_args=validate_args)
 
+    @property
+    def num_free(self) -> Array:
+        """Coordinates in which rows of each individual may leave its shape, shape (num_subjects,)."""
+        codes = jnp.asarray(self.groups.codes)
+        return self.event_shape[1] * jax.ops.segment_sum(
+            jnp.ones(len(codes)), codes, self.num_units
+        )
+
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Log densities ``points`` of the individuals, shape (num_subjects,)."""
         return {"points": self.by_unit(value)}
@@ -121,7 +131,14 @@ class PointMixture(AboutShapes):
 
 
 class LandmarkErrors(AboutShapes):
-    r"""Landmarks in noise: :math:`x_n \sim N(u_{i(n), t(n)}, s^2 I)`; an individual may lack some.
+    r"""Landmarks in noise, but for its part in their place, size and rotation; an individual may lack some.
+
+    .. math:: p(x_i) = (2 \pi s^2)^{-(m_i d - f) / 2} \exp(-\|x_i - u_i\|^2 / 2 s^2)
+
+    with the :math:`m_i` landmarks of an individual in d dimensions. Registration takes place, size and
+    rotation from it, :math:`f = d + 1 + d (d - 1) / 2` numbers, together with the noise in these directions,
+    which therefore counts in the others only: to the first order in the noise this is the density of what
+    is left.
 
     Parameters
     ----------
@@ -151,12 +168,45 @@ class LandmarkErrors(AboutShapes):
 
     def by_unit(self, value: Array) -> Array:
         """Log density of the rows of each individual."""
-        rows = dist.Normal(self._centres, self.scale).log_prob(value).sum(axis=1)
-        return jax.ops.segment_sum(rows, jnp.asarray(self.groups.codes), self.num_units)
+        square = jnp.square((value - self._centres) / self.scale).sum(axis=1)
+        square = jax.ops.segment_sum(square, jnp.asarray(self.groups.codes), self.num_units)
+        return -square / 2 - self.num_free * (jnp.log(self.scale) + math.log(2 * math.pi) / 2)
+
+    @property
+    def num_free(self) -> Array:
+        """As many as there are beside place, size and rotation."""
+        axes = self.event_shape[1]
+        return jnp.maximum(super().num_free - (axes + 1 + axes * (axes - 1) // 2), 0)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw rows."""
-        return self._about(key, sample_shape, self._centres)
+        """Draw rows in the place, size and rotation of their shapes."""
+        centres = self._centres
+        moved = _moves(centres)
+        codes = jnp.asarray(self.groups.codes)
+        inner = jax.ops.segment_sum(moved.mT @ moved, codes, self.num_units)
+
+        def of_shape(noise: Array) -> Array:
+            along = jnp.einsum("naf,na->nf", moved, noise)
+            along = jax.ops.segment_sum(along, codes, self.num_units)
+            shift = jnp.einsum("sfg,sg->sf", jnp.linalg.pinv(inner, hermitian=True), along)
+            return noise - jnp.einsum("naf,nf->na", moved, shift[codes])
+
+        noise = jax.random.normal(key, (*sample_shape, *self.event_shape))
+        for _ in sample_shape:
+            of_shape = jax.vmap(of_shape)
+        return centres + self.scale * of_shape(noise)
+
+
+def _moves(points: Array) -> Array:
+    """How points move with place, size and rotation, shape (num_points, num_axes, num_moves)."""
+    num_axes = points.shape[1]
+    first, second = np.triu_indices(num_axes, 1)
+    plane = np.arange(len(first))
+    turns = np.zeros((len(first), num_axes, num_axes))
+    turns[plane, first, second], turns[plane, second, first] = -1.0, 1.0
+    place = jnp.broadcast_to(jnp.eye(num_axes), (len(points), num_axes, num_axes))
+    rotation = jnp.einsum("kab,nb->nak", turns, points)
+    return jnp.concatenate([place, points[:, :, None], rotation], axis=2)
 
 
 class KernelPotential(AboutShapes):
@@ -240,18 +290,15 @@ class PointNoise(Block):
         if not self.numbered:
             return None
         return (
-            "the noise of landmarks is hardly told from the variance of shapes in all directions, and is "
-            "estimated too small where registration has taken place, size and rotation from it, so that "
-            "bands of individuals may be too narrow; give width=, the error of measurement in units of the "
-            "chart, where it is known"
+            "the noise of landmarks is hardly told from the variance of shapes in all directions, so that "
+            "priors decide how wide bands of individuals are; give width=, the error of measurement in units "
+            "of the chart, where it is known"
         )
 
     def statistics(self, observation: Observation) -> Spread:
         """Expected squared distances, from the slope of the log density in the scale."""
         fn: Any = observation.fn
-        codes = jnp.asarray(fn.groups.codes)
-        count = jax.ops.segment_sum(jnp.ones(len(codes)), codes, fn.num_units)
-        count = observation.expected["points"] @ count * fn.event_shape[1]
+        count = observation.expected["points"] @ fn.num_free
 
         def log_density(scale: Array) -> Array:
             moved = copy(fn)
