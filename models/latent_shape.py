@@ -18,7 +18,7 @@ from .blocks.manifolds.point_clouds.rough_shapes import (
     chart_of_means,
     check_registered,
 )
-from .blocks.manifolds.shape_chart import ShapeChart, spacing
+from .blocks.manifolds.shape_chart import ShapeChart
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
@@ -131,7 +131,5 @@ def latent_shape(
     block = LatentCoordinates(x, subjects, landmarks, shapes, annealed=observation == "kernel")
     coordinates = block.sample(individuals)
     points = shapes.shapes(coordinates)
-    fn = rows_about(
-        points, spacing(shapes.reference), subjects, landmarks, observation, width, temperature
-    )
+    fn = rows_about(points, shapes, subjects, landmarks, observation, width, temperature)
     numpyro.sample("x", fn, obs=x)

@@ -58,8 +58,13 @@ def test_what_was_registered_is_taken_whole_and_however_it_is_bent():
     other = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
     with pytest.raises(ValueError, match="chart is another than that of the fit"):
         fit.group_log_likelihood(other)
-    assert "give width=" in fit.verdict[1]
-    given = sb.fit("latent_shape", laid, width=0.01, engine=FEW, progress=False)
+    assert "give width=" not in fit.verdict[1]
+    bent_every_way = sb.register_points(
+        sb.Landmarks.from_array(bent(np.linspace(-0.7, 0.7, 9))), num_modes=12
+    )
+    full = sb.fit("latent_shape", bent_every_way, engine=FEW, progress=False)
+    assert "give width=" in full.verdict[1]
+    given = sb.fit("latent_shape", bent_every_way, width=0.01, engine=FEW, progress=False)
     assert "give width=" not in given.verdict[1]
 
 

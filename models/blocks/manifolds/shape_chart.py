@@ -75,6 +75,11 @@ class ShapeChart(NamedTuple):
         """Number of coordinates."""
         return self.directions.shape[1]
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is a direction for every dimension of the space of shapes."""
+        return self.num_directions >= preshape.num_dimensions(*self.reference.shape)
+
     @jax.jit
     def shapes(self, coordinates: Array) -> Array:
         """Preshapes, aligned with the reference, shape (..., num_landmarks, num_axes)."""

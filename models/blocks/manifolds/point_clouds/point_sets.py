@@ -22,6 +22,8 @@ from ...block import Block, Observation
 from ...collapsed import Collapsed, Fitted, NamedArray
 from ...side_information.groups import Groups
 from ..kernel_distance import kernel_distance
+from ..preshape import num_dimensions
+from ..shape_chart import ShapeChart, spacing
 from .point_mixture import log_point_mixture
 
 __all__ = [
@@ -175,8 +177,9 @@ class LandmarkErrors(AboutShapes):
     @property
     def num_free(self) -> Array:
         """As many as there are beside place, size and rotation."""
-        axes = self.event_shape[1]
-        return jnp.maximum(super().num_free - (axes + 1 + axes * (axes - 1) // 2), 0)
+        _, landmarks, axes = self.shapes.shape
+        moves = landmarks * axes - num_dimensions(landmarks, axes)
+        return jnp.maximum(super().num_free - moves, 0)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw rows in the place, size and rotation of their shapes."""
@@ -267,13 +270,16 @@ class PointNoise(Block):
     ----------
     unit : Array, shape ()
         e, small beside the distance between neighbouring points of a shape.
+    is_told : bool
+        Whether data tell it from the variance of shapes, as they do not where landmarks have errors in the
+        directions of the chart only.
     """
 
     factor: ClassVar[str] = "points"
     roles: ClassVar[tuple[str, ...]] = ("spread",)
 
-    def __init__(self, unit: Array, *, numbered: bool = False) -> None:
-        self.unit, self.numbered = unit, numbered
+    def __init__(self, unit: Array, *, is_told: bool = True) -> None:
+        self.unit, self.is_told = unit, is_told
 
     def sample(self) -> Array:
         """Sample the variance; return the standard deviation."""
@@ -286,13 +292,13 @@ class PointNoise(Block):
         return ComposeTransform([bijector, units])
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Errors of landmarks cannot be learned well; those of clouds of points can."""
-        if not self.numbered:
+        """Whether priors share out the errors of landmarks and the variance of shapes."""
+        if self.is_told:
             return None
         return (
-            "the noise of landmarks is hardly told from the variance of shapes in all directions, so that "
-            "priors decide how wide bands of individuals are; give width=, the error of measurement in units "
-            "of the chart, where it is known"
+            "The chart has all directions, so that the noise of landmarks is hardly told from the variance "
+            "of shapes, and priors decide how wide bands of individuals are; give width=, the error of "
+            "measurement in units of the chart, or register_points(num_modes=) fewer directions"
         )
 
     def statistics(self, observation: Observation) -> Spread:
@@ -320,7 +326,7 @@ class PointNoise(Block):
 
 def rows_about(
     shapes: Array,
-    spacing: Array,
+    chart: ShapeChart,
     subjects: Groups,
     landmarks: ArrayLike | None,
     observation: str,
@@ -332,8 +338,9 @@ def rows_about(
     Parameters
     ----------
     shapes : Array, shape (num_subjects, num_landmarks, num_axes)
-    spacing : Array, shape ()
-        Distance between neighbouring points of a shape, the unit of noise and kernel.
+    chart : ShapeChart
+        In which they lie; the distance between neighbouring points of its reference is the unit of noise and
+        kernel.
     subjects, landmarks, observation, width, temperature
         See `latent_shape`.
 
@@ -348,20 +355,21 @@ def rows_about(
     for name, value in (("width", width), ("temperature", temperature)):
         if value is not None and not isinstance(value, Array):  # those of a schedule are traced
             check_number(name, value, Range(above=0))
+    unit = spacing(chart.reference)
     if observation == "kernel":
         if landmarks is not None:
             raise ValueError(
                 "observation='kernel' is of points without numbers; leave landmarks out, or the observation"
             )
         heat = shapes.shape[1] ** -2 if temperature is None else temperature
-        scale = _KERNEL_WIDTH * spacing if width is None else jnp.asarray(width)
+        scale = _KERNEL_WIDTH * unit if width is None else jnp.asarray(width)
         return KernelPotential(shapes, scale, subjects, heat)
     if temperature is not None:
         raise ValueError(
             f"temperature = {temperature:g} is of observation='kernel' only; leave it out"
         )
     if width is None:
-        scale = PointNoise(_NOISE * spacing, numbered=landmarks is not None).sample()
+        scale = PointNoise(_NOISE * unit, is_told=landmarks is None or not chart.is_full).sample()
     else:
         scale = jnp.asarray(width)
     if landmarks is None:
