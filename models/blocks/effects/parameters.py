@@ -186,7 +186,7 @@ class MixedParameters(MixedUpdates, Expanded):
     ) -> tuple[dict[str, NDArray], tuple[str, NDArray]]:
         """The Cholesky factor whose diagonal is not negative: the factor stands for the covariance."""
         if "factor" not in values:
-            draws = np.shape(next(iter(values.values())))[:2]
+            draws = np.shape(next(iter(values.values()), ()))[:2]
             return {}, ("effects", np.ones((*draws, 1)))
         entries = np.asarray(values["factor"])
         rows, columns = self.structure.entries
@@ -275,7 +275,7 @@ class MixedParameters(MixedUpdates, Expanded):
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Whether the rows leave the covariance undetermined, or it is singular at a mode."""
-        single = np.shape(next(iter(values.values())))[:2] == (1, 1)
+        single = np.shape(next(iter(values.values()), ()))[:2] == (1, 1)
         if isinstance(self.fixed, Tracer) or not (single or self.prior is None):
             return None
         if not self._is_determined():

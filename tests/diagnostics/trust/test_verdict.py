@@ -66,6 +66,8 @@ def test_points_beside_draws_are_a_caution(points, said):
     found = sampled(4, 300)
     assert verdict(found)[0] == "good"
     found.tree["fit_info"].attrs["points"] = json.dumps(points)
+    still = {name: (("chain", "draw"), np.ones((4, 300))) for name in points}
+    found.tree["posterior"] = xr.DataTree(found.tree["posterior"].to_dataset().assign(still))
     level, why = verdict(found)
     assert level == "caution"
     assert f"{said}: the result says nothing about the uncertainty there" in why
