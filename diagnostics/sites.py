@@ -74,7 +74,7 @@ def unwrapped(tree: xr.DataTree) -> xr.Dataset:
     for name in circular_of(tree):
         direction = xr.apply_ufunc(np.exp, 1j * sites[name]).mean(("chain", "draw"))
         centre = xr.apply_ufunc(np.angle, direction)
-        sites[name] = centre + wrapped(sites[name] - centre)
+        sites[name] = wrapped(sites[name] - centre) + centre
     return sites
 
 

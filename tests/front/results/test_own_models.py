@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
+from sidebayes.diagnostics.sites import unwrapped
 from sidebayes.diagnostics.symmetry.distance import farthest
 from sidebayes.diagnostics.symmetry.invariants import invariants
 
@@ -71,6 +72,11 @@ def test_angles_have_the_mean_of_their_directions():
     assert row["sd"] == pytest.approx(width, rel=0.1)
     assert fit.covariance.to_numpy().item() == pytest.approx(width**2, rel=0.2)
     assert fit.convergence["rhat"] < 1.02
+    axes = fit.tree.copy(deep=True)
+    pair = axes["posterior"].to_dataset().expand_dims(which=2, axis=2).copy()
+    pair["mean"].attrs["circular"] = 1
+    axes["posterior"] = pair
+    assert unwrapped(axes)["mean"].dims == ("chain", "draw", "which")
     turned = sb.fit(directions, y, engine=Told({"mean": -draws}), progress=False)
     assert invariants(fit.tree)["cos mean"].shape == draws.shape
     shift, _ = farthest(fit.tree, turned.tree)
