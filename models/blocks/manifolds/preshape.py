@@ -56,6 +56,7 @@ class Preshape(NamedTuple):
     centre: Array
 
 
+@jax.jit
 def to_preshape(landmarks: Array) -> Preshape:
     """Take place and size away; landmarks that coincide have no shape, and give NaN."""
     centre = landmarks.mean(axis=-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -125,12 +126,16 @@ def configurations(
         If an individual lacks a landmark or has it twice, or a number is out of range; where the numbers
         are known.
     """
-    rows = jnp.asarray(x)
     if not any(isinstance(one, Tracer) for one in (landmarks, subjects.codes)):
         _check_complete(subjects, np.asarray(landmarks), num_landmarks)
-    blank = jnp.zeros((subjects.num_groups, num_landmarks, rows.shape[1]), rows.dtype)
-    number = jnp.asarray(landmarks).astype(int)
-    return blank.at[jnp.asarray(subjects.codes), number].set(rows)
+    size = subjects.num_groups, num_landmarks
+    return _by_individual(jnp.asarray(x), jnp.asarray(subjects.codes), jnp.asarray(landmarks), size)
+
+
+@partial(jax.jit, static_argnums=3)
+def _by_individual(rows: Array, codes: Array, landmarks: Array, size: tuple[int, int]) -> Array:
+    blank = jnp.zeros((*size, rows.shape[1]), rows.dtype)
+    return blank.at[codes, landmarks.astype(int)].set(rows)
 
 
 def _check_complete(subjects: Groups, landmarks: NDArray, num_landmarks: int) -> None:
