@@ -37,7 +37,7 @@ _MOST, _MOST_BY_ROW = 6400, 400
 _BATCHES = 20
 """Batches of draws of a Newton step."""
 
-_TOL, _TOL_EACH = 0.1, 0.01
+_TOL, _TOL_EACH = 0.1, 0.03
 """Nats that may be left to rise where runs end: of all, and for each number that is maximised."""
 
 _MOST_NUMBERS = 2**25
@@ -104,7 +104,7 @@ class MonteCarloEM(KeptEngine):
     scheduled : str
         Name of that option.
     tol : float, optional
-        Nats that are left to rise where the run ends. By default 0.1, or 0.01 for each number that is
+        Nats that are left to rise where the run ends. By default 0.1, or 0.03 for each number that is
         maximised, if that is more.
     max_steps : int
         Maximum number of steps.
