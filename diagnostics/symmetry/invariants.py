@@ -171,8 +171,10 @@ def of_parameters(
         if roles.get(name) == "mixing_weights":
             values["sorted_weights"] = -np.sort(-site, axis=-1)
         elif not any(is_label_dim(str(d)) for d in dims[name]) and site[0, 0].size <= _MOST_ENTRIES:
-            own = {f"cos {name}": np.cos(site), f"sin {name}": np.sin(site)}
-            values |= own if name in circular else {name: site}
+            if name in circular:
+                values |= {f"cos {name}": np.cos(site), f"sin {name}": np.sin(site)}
+            else:
+                values[name] = site
     return values | gram(draws, dims, symmetries)
 
 

@@ -186,7 +186,7 @@ class MixedParameters(MixedUpdates, Expanded):
     ) -> tuple[dict[str, NDArray], tuple[str, NDArray]]:
         """The Cholesky factor whose diagonal is not negative: the factor stands for the covariance."""
         if "factor" not in values:
-            draws = np.shape(next(iter(values.values()), ()))[:2]
+            draws = np.shape(next(iter(values.values())))[:2]
             return {}, ("effects", np.ones((*draws, 1)))
         entries = np.asarray(values["factor"])
         rows, columns = self.structure.entries
