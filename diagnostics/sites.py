@@ -26,6 +26,7 @@ __all__ = [
     "role_of",
     "site_of",
     "symmetries_of",
+    "tables_of",
     "unwrapped",
     "wrapped",
 ]
@@ -117,7 +118,7 @@ def has_labelled_table(tree: xr.DataTree) -> bool:
 
 def _labelled_table(tree: xr.DataTree) -> NDArray[np.float64] | None:
     points = tree["responsibilities"].sizes["points"] if has_labels(tree) else None
-    for name, values in tree["observed_data"].data_vars.items():
+    for name, values in tables_of(tree["observed_data"]).items():
         if name != "truth" and values.ndim == 2 and points in (None, len(values)):
             return values.to_numpy()
     return None
@@ -139,6 +140,19 @@ def name_axes(data: xr.Dataset, names: Mapping[str, ArrayLike]) -> xr.Dataset:
         if own is not None and len(np.asarray(own)) == size and not taken:
             found[dim] = own
     return data.assign_coords(found)
+
+
+def tables_of(group: xr.DataTree | xr.Dataset) -> dict[str, xr.DataArray]:
+    """Tables in a group of a tree, without the names along its axes.
+
+    A table that has the name of one of the group's axes is a coordinate to xarray, and no data variable.
+
+    Parameters
+    ----------
+    group : DataTree or Dataset
+    """
+    odd = [name for name, values in group.coords.items() if values.dims != (name,)]
+    return {str(name): group[name] for name in (*group.data_vars, *odd)}
 
 
 def entry_names(name: str, site: xr.DataArray, dims: Sequence[Hashable]) -> list[str]:

@@ -14,7 +14,7 @@ from sidebayes.common.files import PAGE, check_writable, write_whole
 
 from ..comparison.compare import Comparison, compare_fits, named_fits
 from ..fitted import AskedFit, Fitted
-from ..sites import link_kind
+from ..sites import link_kind, tables_of
 from ..trust.doubts import converged, doubts, is_sampler
 from ..trust.facts import BADGES
 from ..trust.findings import lead_of
@@ -228,7 +228,7 @@ def _subtitle(fits: Mapping[str, AskedFit]) -> str:
     tables = (
         next(
             values
-            for name, values in fit.tree["observed_data"].data_vars.items()
+            for name, values in tables_of(fit.tree["observed_data"]).items()
             if name != "truth"
         )
         for fit in fits.values()

@@ -11,6 +11,7 @@ from sidebayes.guides.engines.plumbing.identity import freeze
 
 from ..fitted import Fitted
 from ..names import quoted
+from ..sites import tables_of
 from .verdict import num_starts_at_best
 
 __all__ = ["height", "lower_modes", "same_data", "same_question"]
@@ -26,8 +27,8 @@ def same_data(fit: Fitted) -> tuple:
     ----------
     fit : Fit
     """
-    tables = fit.tree["observed_data"].data_vars.values()
-    return tuple((values.shape, _content(values)) for values in tables)
+    tables = sorted(tables_of(fit.tree["observed_data"]).items())
+    return tuple((values.shape, _content(values)) for _, values in tables)
 
 
 def same_question(fit: Fitted) -> tuple:
@@ -37,10 +38,13 @@ def same_question(fit: Fitted) -> tuple:
     ----------
     fit : Fit
     """
-    observed, constant = fit.tree["observed_data"], fit.tree["constant_data"]
     known = ("truth", "feature_names")
-    arrays = [v for n, v in observed.data_vars.items() if n not in known]
-    arrays += [v for n, v in constant.data_vars.items() if n not in known]
+    arrays = [
+        values
+        for group in ("observed_data", "constant_data")
+        for name, values in sorted(tables_of(fit.tree[group]).items())
+        if name not in known
+    ]
     # of what has no name in another process, functions that were given are the same by themselves
     model = fit.tree.attrs.get("sidebayes_identity") or freeze(getattr(fit.run, "model", None))
     return (

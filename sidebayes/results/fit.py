@@ -18,6 +18,7 @@ from sidebayes.diagnostics.sites import (
     entry_names,
     has_labelled_table,
     point_sites,
+    tables_of,
     unwrapped,
 )
 from sidebayes.diagnostics.symmetry.invariants import is_still
@@ -339,7 +340,7 @@ class Fit(FitBase):
             seen = f"{points} of {self.run.sample_of}" if self.run.sample_of else points
             size = f"{seen} points, {clusters} clusters, {len(self.links)} links"
         else:
-            tables = self.tree["observed_data"].data_vars.items()
+            tables = tables_of(self.tree["observed_data"]).items()
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]
             size = ", ".join(shapes)
         return f"Fit({self.method} by {self.engine}, {size})\n {verdict} {self.status}{labels}"

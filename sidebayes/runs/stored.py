@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.diagnostics.sites import tables_of
 from sidebayes.guides.engines.base import Engine, Problem
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 from sidebayes.guides.engines.problem import posterior
@@ -51,8 +52,10 @@ _OF_JOINT = (
 
 
 def axes_of(role: Role, rank: int) -> tuple[str, ...]:
-    """Names of the axes of a table."""
+    """Names of the axes of a table; a vector that had its axis's name would be the names along it."""
     named = [dim for dim in role.dims if dim != "..."][:rank]
+    if named == [role.name]:
+        named = []
     return (*named, *(f"{role.name}_dim_{axis}" for axis in range(len(named), rank)))
 
 
@@ -180,7 +183,7 @@ def stored_run(
     observed, constant = (tree[name].to_dataset() for name in ("observed_data", "constant_data"))
     data: dict[str, Any] = {
         str(name): values.to_numpy()
-        for name, values in observed.data_vars.items()
+        for name, values in tables_of(observed).items()
         if name != "truth"
     }
     for role, (name, dim) in json.loads(tree.attrs["sidebayes_links"]).items():
@@ -298,7 +301,7 @@ def _links(constant: xr.Dataset, name: str, dim: str) -> Links:
         group=group,
         columns={
             str(column)[len(own) :]: values.to_numpy()
-            for column, values in constant.data_vars.items()
+            for column, values in tables_of(constant).items()
             if str(column).startswith(own)
         },
     )
