@@ -118,7 +118,7 @@ def has_labelled_table(tree: xr.DataTree) -> bool:
 
 def _labelled_table(tree: xr.DataTree) -> NDArray[np.float64] | None:
     points = tree["responsibilities"].sizes["points"] if has_labels(tree) else None
-    for name, values in tables_of(tree["observed_data"]).items():
+    for name, values in tables_of(tree, "observed_data").items():
         if name != "truth" and values.ndim == 2 and points in (None, len(values)):
             return values.to_numpy()
     return None
@@ -142,17 +142,19 @@ def name_axes(data: xr.Dataset, names: Mapping[str, ArrayLike]) -> xr.Dataset:
     return data.assign_coords(found)
 
 
-def tables_of(group: xr.DataTree | xr.Dataset) -> dict[str, xr.DataArray]:
+def tables_of(tree: xr.DataTree, group: str) -> dict[str, xr.DataArray]:
     """Tables in a group of a tree, without the names along its axes.
 
     A table that has the name of one of the group's axes is a coordinate to xarray, and no data variable.
 
     Parameters
     ----------
-    group : DataTree or Dataset
+    tree : DataTree
+    group : str
     """
-    odd = [name for name, values in group.coords.items() if values.dims != (name,)]
-    return {str(name): group[name] for name in (*group.data_vars, *odd)}
+    data = tree[group].to_dataset()
+    odd = [name for name, values in data.coords.items() if values.dims != (name,)]
+    return {str(name): data[name] for name in (*data.data_vars, *odd)}
 
 
 def entry_names(name: str, site: xr.DataArray, dims: Sequence[Hashable]) -> list[str]:

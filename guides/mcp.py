@@ -22,6 +22,7 @@ from sidebayes.models.blocks.partitions.stated_clusters import stated_clusters
 
 from .engines.base import EngineResult, Problem
 from .engines.expectation_maximisation.em import EM
+from .engines.modes import starts_that_reached
 from .engines.plumbing.programs import compiled
 from .engines.problem.declared import collapsed_sites
 from .engines.problem.density import abstract_trace, latent_sites, trace_model
@@ -54,6 +55,8 @@ class GrowthStep:
     bic : float
         Half of the usual scale (Raghuram 2014, eq. 3.16), plus K log L.
     params : dict of ndarray
+    starts_at_best : int
+        Number of starts that came as high.
     """
 
     num_components: int
@@ -64,6 +67,7 @@ class GrowthStep:
     log_likelihood: float
     bic: float
     params: dict[str, NDArray]
+    starts_at_best: int
 
 
 def growth_path(
@@ -266,7 +270,10 @@ def _growth_step(
     free = number - 1 + number * num_features + spread
     code = 0.5 * free * np.log(len(x)) + number * np.log(num_clusters or used)
     bic = code - measures["log_likelihood"]
-    return GrowthStep(number, used, strength, bic=bic, params=params, **measures)
+    reached = starts_that_reached(np.asarray(found.objective, float))
+    return GrowthStep(
+        number, used, strength, bic=bic, params=params, starts_at_best=reached, **measures
+    )
 
 
 def _mixture(problem: Problem, params: Mapping[str, Any], args: tuple) -> tuple[Any, Array]:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sidebayes.guides.engines.base import Engine
 from sidebayes.models.blocks.classes.class_table import hidden_classes
 from sidebayes.models.blocks.roles import signature_of
+from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
@@ -205,7 +206,8 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     engine : str or engine, optional
         By default the first engine of the card.
     options : mapping, optional
-        Options of the model, such as ``{"covariance": "diagonal", "label_noise": 0.05}``.
+        Options of the model, such as ``{"covariance": "diagonal"}``, and ``"label_noise": 0.05`` of "moe" and
+        "pfgl".
     random_state : int, RandomState or None
 
     Attributes
@@ -264,6 +266,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if self.method not in CLASSIFIERS:
             raise ValueError(f"method = {self.method!r}; expected one of {sorted(CLASSIFIERS)}")
         self._refuse_links(y)
+        refuse_mixed_orders(X=X, y=y)
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         codes = class_codes(y, "y")
         check_size("y", codes, x)
@@ -314,6 +317,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         y : array_like, shape (n_samples,)
             As for `fit`; rows whose class is not known are left out.
         sample_weight : array_like, shape (n_samples,), optional
+            Of at least zero.
 
         Raises
         ------
@@ -321,6 +325,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             For bad input, or if no class is known.
         """
         self._refuse_links(y)
+        refuse_mixed_orders(X=X, y=y, sample_weight=sample_weight)
         found = self.predict_proba(X).argmax(axis=1)
         column: Any = y
         if isinstance(column, np.ma.MaskedArray):
@@ -356,6 +361,11 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             weight = real_array("sample_weight", sample_weight)
             check_size("sample_weight", weight, found)
             weight = weight[known]
+            if not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
+                raise ValueError(
+                    "sample_weight: expected finite numbers of at least zero, one of them positive where y "
+                    f"names a class; they are from {weight.min():.4g} to {weight.max():.4g} there"
+                )
         return float(accuracy_score(truth[known], learned[found[known]], sample_weight=weight))
 
     def _refuse_links(self, y: object) -> None:

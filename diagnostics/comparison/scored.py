@@ -39,12 +39,12 @@ class Scored(NamedTuple):
         """Read it off the tree of a fit."""
         constant = fit.tree["constant_data"]
         about = fit.tree["log_likelihood"].attrs if "log_likelihood" in fit.tree else {}
-        units = [v.to_numpy() for n, v in tables_of(constant).items() if str(n).startswith("unit")]
+        units = [v.to_numpy() for n, v in constant.data_vars.items() if str(n).startswith("unit")]
         observed = about.get("scored") or tuple(
             values.to_numpy().tobytes()
             if values.dtype != object
             else tuple(values.to_numpy().ravel())
-            for name, values in sorted(tables_of(fit.tree["observed_data"]).items())
+            for name, values in sorted(tables_of(fit.tree, "observed_data").items())
             if name != "truth"
         )
         tied = any(len(np.unique(unit)) < len(unit) for unit in units)

@@ -228,7 +228,7 @@ def _subtitle(fits: Mapping[str, AskedFit]) -> str:
     tables = (
         next(
             values
-            for name, values in tables_of(fit.tree["observed_data"]).items()
+            for name, values in tables_of(fit.tree, "observed_data").items()
             if name != "truth"
         )
         for fit in fits.values()

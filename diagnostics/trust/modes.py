@@ -27,7 +27,7 @@ def same_data(fit: Fitted) -> tuple:
     ----------
     fit : Fit
     """
-    tables = sorted(tables_of(fit.tree["observed_data"]).items())
+    tables = sorted(tables_of(fit.tree, "observed_data").items())
     return tuple((values.shape, _content(values)) for _, values in tables)
 
 
@@ -42,7 +42,7 @@ def same_question(fit: Fitted) -> tuple:
     arrays = [
         values
         for group in ("observed_data", "constant_data")
-        for name, values in sorted(tables_of(fit.tree[group]).items())
+        for name, values in sorted(tables_of(fit.tree, group).items())
         if name not in known
     ]
     # of what has no name in another process, functions that were given are the same by themselves

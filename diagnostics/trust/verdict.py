@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from sidebayes.guides.engines.modes import starts_that_reached
 from sidebayes.models.blocks.components.few_points import MANY
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
@@ -97,11 +98,7 @@ def num_starts_at_best(fit: Fitted) -> int:
     if noted is not None:
         return int(noted)
     history = np.asarray(fit.objective, float)
-    if not history.size:
-        return 0
-    best = np.max(np.where(np.isfinite(history), history, -np.inf), axis=1)
-    reached = _best_path(fit).max(initial=-np.inf)
-    return int(np.sum(np.abs(best - reached) < _NEAR))
+    return starts_that_reached(history, _best_path(fit).max(initial=-np.inf)) if history.size else 0
 
 
 def _chains(fit: Fitted) -> tuple[str, str] | None:
@@ -277,6 +274,11 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
         return None  # all its starts are equal: the model's blocks know one place to start from
     alone = fit.config.one_start
     if fit.config.climbs or fit.config.hard_labels or (alone and _has_unknown_labels(fit)):
+        if more := info.get("more_starts"):
+            return "caution", (
+                f"One of the starts that {info['begun_by']} made led there, so that nothing shows whether "
+                f"others lead higher; raise {more}."
+            )
         if elsewhere and not alone:
             return "caution", (
                 f"It began where a fit of {elsewhere} ended, to which one start led; begin at a fit to which "

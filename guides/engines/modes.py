@@ -8,7 +8,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MISSED_MODE", "PART_MISSING", "REMEMBERED", "Modes", "distinct_modes", "modes_missed"]
+__all__ = [
+    "MISSED_MODE",
+    "PART_MISSING",
+    "REMEMBERED",
+    "Modes",
+    "distinct_modes",
+    "modes_missed",
+    "starts_that_reached",
+]
 
 MISSED_MODE = "No draw came near a mode that the search for a start found"
 """How a remark begins on draws without a part of the posterior."""
@@ -36,6 +44,22 @@ _MATTERS = 4.0
 
 _MOST_ENTRIES = 1000
 """Entries of a site up to which it is asked where draws went."""
+
+
+def starts_that_reached(objective: NDArray, height: float | None = None) -> int:
+    """Number of starts that came within 0.01 nats of a height.
+
+    Parameters
+    ----------
+    objective : ndarray, shape (num_restarts, num_steps)
+        Not finite where a start had ended.
+    height : float, optional
+        By default the highest that any start reached.
+    """
+    if not objective.size:
+        return 0
+    best = np.where(np.isfinite(objective), objective, -np.inf).max(axis=1)
+    return int(np.sum(np.abs(best - (best.max() if height is None else height)) < _NEAR))
 
 
 class Modes(NamedTuple):

@@ -340,7 +340,7 @@ class Fit(FitBase):
             seen = f"{points} of {self.run.sample_of}" if self.run.sample_of else points
             size = f"{seen} points, {clusters} clusters, {len(self.links)} links"
         else:
-            tables = tables_of(self.tree["observed_data"]).items()
+            tables = tables_of(self.tree, "observed_data").items()
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]
             size = ", ".join(shapes)
         return f"Fit({self.method} by {self.engine}, {size})\n {verdict} {self.status}{labels}"

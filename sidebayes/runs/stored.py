@@ -183,7 +183,7 @@ def stored_run(
     observed, constant = (tree[name].to_dataset() for name in ("observed_data", "constant_data"))
     data: dict[str, Any] = {
         str(name): values.to_numpy()
-        for name, values in tables_of(observed).items()
+        for name, values in tables_of(tree, "observed_data").items()
         if name != "truth"
     }
     for role, (name, dim) in json.loads(tree.attrs["sidebayes_links"]).items():
@@ -301,7 +301,7 @@ def _links(constant: xr.Dataset, name: str, dim: str) -> Links:
         group=group,
         columns={
             str(column)[len(own) :]: values.to_numpy()
-            for column, values in tables_of(constant).items()
+            for column, values in constant.data_vars.items()
             if str(column).startswith(own)
         },
     )

@@ -53,7 +53,9 @@ class NumberChoice:
         return int(self.path.index[self.path["chosen"]][0])
 
     @classmethod
-    def of(cls, fit: Fit, path: pd.DataFrame, *, argument: str, reached: int | None = None) -> Self:
+    def of(
+        cls, fit: Fit, path: pd.DataFrame, *, argument: str | None, reached: int | None = None
+    ) -> Self:
         """A choice; warnings say where it is the greatest or the least number tried, or not sure.
 
         Parameters
@@ -61,14 +63,15 @@ class NumberChoice:
         fit : Fit
         path : DataFrame
             Rows of numbers without a fit hold NaN.
-        argument : str
-            Argument that gave the numbers.
+        argument : str or None
+            Argument that gave the numbers; None where a rule ended them, and said which one is chosen.
         reached : int, optional
             Number up to which growth from the least one was worth it, where that is not the chosen one;
             the least number is then no edge.
         """
         choice = cls(fit, path)
-        edge, doubts = choice._edge(argument, reached), choice._doubts(by_bic=reached is None)
+        edge = "" if argument is None else choice._edge(argument, reached)
+        doubts = choice._doubts(by_bic=argument is not None and reached is None)
         for said in filter(None, (edge, doubts)):
             warn_user(said)
         return cls(fit, path, edge, doubts)

@@ -187,11 +187,14 @@ def select_clusters(
         progress=progress,
         **options,
     )
+    attrs = found.tree["fit_info"].attrs
+    attrs["starts_at_best"] = chosen.starts_at_best
+    if chosen.num_components > first:  # the first number is fitted from the restarts of the engine
+        attrs.update(begun_by="select_clusters", more_starts="num_splits")
     table = _table(path, chosen)
     worth = int(table.index[int(table["bic"].argmin())])
-    if worth < most:  # BIC ended growth
-        return ClusterChoice(found, table)
-    return ClusterChoice.of(found, table, argument="most_components", reached=worth)
+    argument = "most_components" if worth == most else None  # else BIC ended growth
+    return ClusterChoice.of(found, table, argument=argument, reached=worth)
 
 
 def _strengths(given: Any) -> list[float]:
@@ -236,7 +239,9 @@ def _of_used(params: dict[str, NDArray], used: NDArray) -> dict[str, NDArray]:
 
 
 def _table(path: Sequence[GrowthStep], chosen: GrowthStep) -> pd.DataFrame:
-    names = [field.name for field in fields(GrowthStep) if field.name != "params"]
+    names = [
+        field.name for field in fields(GrowthStep) if field.name not in ("params", "starts_at_best")
+    ]
     rows = [{name: getattr(one, name) for name in names} for one in path]
     table = pd.DataFrame(rows).set_index("num_components")
     return table.assign(chosen=[one is chosen for one in path])

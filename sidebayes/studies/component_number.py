@@ -198,9 +198,8 @@ def select_components(
             )
         chosen = list(rows)[int(np.nanargmax(worth.to_numpy()))]
     path = path.assign(chosen=path.index == chosen)
-    if limit is not None:  # numbers were tried until one was beyond the limit
-        return ComponentChoice(fits[chosen], path)
-    return ComponentChoice.of(fits[chosen], path, argument="num_clusters")
+    argument = "num_clusters" if limit is None else None  # tried until one was beyond the limit
+    return ComponentChoice.of(fits[chosen], path, argument=argument)
 
 
 def _refuse_without_bic(run: Run) -> None:

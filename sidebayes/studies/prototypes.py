@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,14 +19,20 @@ from sidebayes.models.blocks.classes.anchors import Anchors
 from sidebayes.models.blocks.classes.prototype_block import prototype_prior
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.components.gaussian_prior import resolve_prior
+from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels, as_partial_labels
 
 from ..api import fit
 from ..common.fields import Range, check_integer, check_number
 from ..common.warnings import warn_user
 from ..results.fit import Fit
+from ..runs.checks import check_options
+from ..runs.zoo import find_card
 
 __all__ = ["fit_nfgl", "free_parameters", "grow_prototypes"]
+
+_OF_FITS = ("dtype", "feature_names")
+"""Arguments of `sidebayes.fit` that both steps take."""
 
 
 def free_parameters(covariance: str, num_features: int, num_clusters: int) -> int:
@@ -110,6 +118,7 @@ def grow_prototypes(
     """
     check_integer("lookahead", lookahead)
     check_integer("most_prototypes", most_prototypes, num_clusters)
+    _check_options("pfgl", options)
     sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
     if base is None:
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
@@ -144,7 +153,7 @@ def grow_prototypes(
         **sizes,
         **options,
     )
-    found.tree["fit_info"].attrs["growth"] = json.dumps(grown.path)
+    found.tree["fit_info"].attrs.update(_starts_of(base), growth=json.dumps(grown.path))
     return found
 
 
@@ -203,6 +212,7 @@ def fit_nfgl(
     """
     check_number("smoothing", smoothing, Range(above=0.0, most=1.0))
     check_integer("sweeps", sweeps, 0)
+    _check_options("nfgl", options)
     sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
     if base is None:
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
@@ -238,9 +248,21 @@ def fit_nfgl(
         **sizes,
         **options,
     )
-    starts = {"starts_at_best": num_starts_at_best(base), "began_at": base.method}
-    found.tree["fit_info"].attrs.update(starts)
+    found.tree["fit_info"].attrs.update(_starts_of(base))
     return found
+
+
+def _starts_of(base: Fit) -> dict[str, Any]:
+    """What the tree of a fit says that began where another ended."""
+    return {"starts_at_best": num_starts_at_best(base), "began_at": base.method}
+
+
+def _check_options(method: str, options: Mapping[str, Any]) -> None:
+    """Refuse what is no option of a method and of `moe`, which is fitted before it."""
+    own, before = (signature_of(find_card(name).model) for name in (method, "moe"))
+    both = tuple(name for name in own.options if name in before.options)
+    given = {name: value for name, value in options.items() if name not in _OF_FITS}
+    check_options(replace(own, options=both), given, method)
 
 
 def _warn_of_absent(base: Fit, num_classes: int) -> None:

@@ -150,6 +150,7 @@ def test_select_clusters():
     assert choice.fit.params["mean"].shape == (choice.num_components, 2)
     right = (choice.fit.labels() == truth).mean()
     assert max(right, 1 - right) > 0.95
+    assert "leave init out" not in choice.fit.verdict[1]
 
 
 @pytest.mark.parametrize(

@@ -329,3 +329,5 @@ def test_a_component_without_labels_has_the_shares_of_the_classes():
     assert prob[group == 0, 0].min() > 0.9
     assert prob[group == 1, 1].min() > 0.9
     assert len(fit.options["prototypes"]) == 2
+    assert fit.tree["fit_info"].attrs["began_at"] == "moe"
+    assert fit.verdict[0] == "good"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from sidebayes.models.blocks.classes.class_table import hidden_classes
 
@@ -151,10 +152,24 @@ def test_hidden_classes_are_those_that_no_mean_of_components_has_ahead(table, hi
     assert hidden_classes(np.array(table)) == hidden
 
 
-@pytest.mark.parametrize("weight", [[1.0, 2.0], 1.0, ["a"] * 4])
+@pytest.mark.parametrize(
+    "weight", [[1.0, 2.0], 1.0, ["a"] * 4, [1, 1, 1, -9], [0] * 4, [np.inf] * 4]
+)
 def test_weights_of_rows_are_one_number_for_each(weight):
     x, y = np.array([[0.0], [0.1], [5.0], [5.1]]), [0, 0, 1, 1]
     learned = MixtureClassifier().fit(x, y)
     with pytest.raises((TypeError, ValueError), match="sample_weight"):
         learned.score(x, y, sample_weight=weight)
     assert learned.score(x, y, sample_weight=np.arange(1, 5)) == 1.0
+
+
+def test_rows_in_another_order_than_their_classes_are_refused():
+    x = pd.DataFrame([[0.0], [0.1], [5.0], [5.1]], index=list("abcd"))
+    y = pd.Series([0, 0, 1, 1], index=x.index)
+    learned = MixtureClassifier().fit(x, y)
+    with pytest.raises(ValueError, match=r"y has 'd' at place 0, by its index.*X\.index"):
+        MixtureClassifier().fit(x, y[::-1])
+    with pytest.raises(ValueError, match=r"y has 'd' at place 0"):
+        learned.score(x, y[::-1])
+    with pytest.raises(ValueError, match="sample_weight has 'd' at place 0"):
+        learned.score(x, y, sample_weight=pd.Series(1.0, index=x.index[::-1]))

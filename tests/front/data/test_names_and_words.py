@@ -236,6 +236,14 @@ def by_numpy(y: Annotated[ArrayLike, "rows"]):
             "smoothing = 2; expected a finite number above 0.0 and at most 1.0",
         ),
         (
+            lambda: sb.fit_nfgl(X, Y, num_clusters=2, num_classes=2, label_noise=0.1),
+            "^nfgl has no option 'label_noise'",
+        ),
+        (
+            lambda: sb.grow_prototypes(X, Y, num_clusters=2, num_classes=2, prototypes=3),
+            "^pfgl has no option 'prototypes'",
+        ),
+        (
             lambda: sb.fit("trajectories", Y, X, num_clusters=1, observed=np.zeros(16)),
             "observed is zero everywhere",
         ),

@@ -93,6 +93,15 @@ def test_a_bad_fit_is_said():
         NumberChoice.of(fit, path, argument="num_clusters")
 
 
+def test_where_a_rule_ended_growth_there_is_no_edge_and_a_bad_fit_is_said():
+    fit = SimpleNamespace(verdict=("bad", "It made no step."))
+    path = pd.DataFrame({"bic": {1: 2.0, 2: 1.99}}).assign(chosen=[False, True])
+    with pytest.warns(sb.SideBayesWarning, match="not to be trusted"):
+        choice = NumberChoice.of(fit, path, argument=None, reached=2)
+    assert not choice.edge
+    assert choice.doubts == "the fit of 2 components is not to be trusted: It made no step."
+
+
 def by_evidence(values, errors, kinds=("estimate",) * 3):
     path = pd.DataFrame({"log_evidence": values, "standard_error": errors, "evidence": kinds})
     path = path.assign(chosen=[True, False, False]).set_axis([1, 2, 3])
