@@ -91,7 +91,7 @@ def pairwise_gp(
     weights = learned_pair_weights(graph, flip_rate, "relation")
     with numpyro.plate("clusters", num_clusters):
         unit = dist.Normal().expand([x.shape[1]]).to_event(1)
-        declared = {"event_dims": ["features"], "contrasts": True}  # functions of classes, under a softmax
+        declared = {"event_dims": ["features"], "contrasts": True}
         coefficients = numpyro.sample("coefficients", unit, infer=declared)
     labels = LinkedCategorical(
         jnp.zeros(num_clusters),

@@ -87,8 +87,8 @@ class NamedTable:
         text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
         if text:
             raise ValueError(
-                f"{self.name}: columns {text} are not numbers{of_codes(columns[text])}; write numbers in their "
-                "place, or leave columns out by --drop"
+                f"{self.name}: columns {text} are not numbers{of_codes(columns[text])}; write numbers in "
+                "their place, or leave columns out by --drop"
             )
         numbers = pd.DataFrame(
             {name: columns[name].to_numpy(float, na_value=np.nan) for name in columns}

@@ -109,7 +109,10 @@ def of_codes(columns: pd.DataFrame) -> str:
         text = columns[name].dropna().astype(str)
         codes = text[text.str.fullmatch("0[0-9]+")]
         if len(codes):
-            return f" ({name!r} holds codes such as {codes.iloc[0]!r}; write numbers without zeros before them)"
+            code = repr(codes.iloc[0])
+            return (
+                f" ({name!r} holds codes such as {code}; write numbers without zeros before them)"
+            )
     return ""
 
 

@@ -312,8 +312,8 @@ def _need_arrow(path: Path) -> None:
 def read_table(path: Any) -> pd.DataFrame:
     """Read a table of CSV, Parquet or Arrow's Feather; the ending of the name decides which.
 
-    Columns of CSV with whole numbers that have zeros before them, such as 007, are text in all rows, as written: they
-    are codes, and 007 is another one than 7.
+    Columns of CSV with whole numbers that have zeros before them, such as 007, are text in all rows, as
+    written: they are codes, and 007 is another one than 7.
 
     Parameters
     ----------

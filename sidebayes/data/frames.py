@@ -131,8 +131,9 @@ def read_features(table: pd.DataFrame, file: str, used: Sequence[str] = ()) -> p
     if wrong:
         why = "are not numbers" if text else "have no name"
         raise ValueError(
-            f"{file}: columns {wrong} {why}{of_codes(features[text])}. The one that holds the classes is named "
-            "by label= (--label on the command line), those to leave out by drop= (--drop on the command line)"
+            f"{file}: columns {wrong} {why}{of_codes(features[text])}. The one that holds the classes is "
+            "named by label= (--label on the command line), those to leave out by drop= (--drop on the "
+            "command line)"
         )
     for column in map(str, features):
         is_called = column.lower() in _OF_ROWS

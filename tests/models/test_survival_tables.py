@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sidebayes.runs.arguments import read_run
-
 import sidebayes as sb
+from sidebayes.runs.arguments import read_run
 from tests.support.effects import simulate_joint
 
 pytest.importorskip("formulae")
@@ -89,7 +88,9 @@ def test_arrays_without_names_are_looked_at_as_tables_are(form):
     data["subjects"] = np.char.add("s", np.char.zfill(data["subjects"].astype(str), 2))
     bare = {n: v.to_numpy() if hasattr(v, "to_numpy") else v for n, v in data.items()}
     column = r"fixed\[:, 1\]" if "(1" in form else r"random\[:, 1\]"
-    said = rf"2 of 12 subjects, the first \['s00', 's01'\], have measures with {column} after the time"
+    said = (
+        rf"2 of 12 subjects, the first \['s00', 's01'\], have measures with {column} after the time"
+    )
     with pytest.warns(sb.SideBayesWarning, match=said) as found:
         read(bare)
     assert len(found) == 1

@@ -95,10 +95,10 @@ def told_without_links(fit: FitBase) -> tuple[str, str] | None:
     if more <= 0:
         return None
     return "caution", (
-        f"Without the links the log likelihood is higher by {more:.2g}: points contradict links, or links are "
-        "about classes that the features do not show, and labels that follow them may be worse than none. "
-        "Compare with a fit without links; see fit.suspect_links(), and lower the weights of links that may "
-        "be wrong"
+        f"Without the links the log likelihood is higher by {more:.2g}: points contradict links, or links "
+        "are about classes that the features do not show, and labels may be worse than without links. "
+        "Compare with a fit without them; see fit.suspect_links(), and lower the weights of links that may be "
+        "wrong"
     )
 
 

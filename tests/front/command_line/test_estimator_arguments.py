@@ -163,6 +163,8 @@ def test_weights_of_rows_are_one_number_for_each(weight):
 @pytest.mark.parametrize("method", ["moe", "pfgl"])
 def test_a_classifier_has_no_use_for_links(method):
     model = MixtureClassifier(method=method, options={"links": LINKS})
-    message = "options has 'links', and MixtureClassifier learns from the class.*LinkedMixtureClusterer"
+    message = (
+        "options has 'links', and MixtureClassifier learns from the class.*LinkedMixtureClusterer"
+    )
     with pytest.raises(TypeError, match=message):
         model.fit(X, np.arange(12) % 2)

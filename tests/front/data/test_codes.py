@@ -7,10 +7,10 @@ import gzip
 import numpy as np
 import pandas as pd
 import pytest
-from sidebayes.commands.columns import NamedTable
-from sidebayes.common.files import read_table
 
 import sidebayes
+from sidebayes.commands.columns import NamedTable
+from sidebayes.common.files import read_table
 
 
 @pytest.mark.parametrize(
