@@ -97,8 +97,8 @@ def told_without_links(fit: FitBase) -> tuple[str, str] | None:
     return "caution", (
         f"Without the links the log likelihood is higher by {more:.2g}: points contradict links, or links "
         "are about classes that the features do not show, and labels may be worse than without links. "
-        "Compare with a fit without them; see fit.suspect_links(), and lower the weights of links that may be "
-        "wrong"
+        "Compare with a fit without them; see fit.suspect_links(), and lower the weights of links that may "
+        "be wrong"
     )
 
 
