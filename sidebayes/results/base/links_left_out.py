@@ -91,7 +91,8 @@ def told_without_links(fit: FitBase) -> tuple[str, str] | None:
             return None
         at = {site: value[None] for site, value in found.params.items()}
         terms = derive(without.problem, at).log_likelihood.values()
-    more = sum(float(one.sum()) for one in terms) - float(fit.unit_terms.sum())
+    given = fit.tree["log_likelihood"].data_vars.values()
+    more = sum(float(one.sum()) for one in terms) - sum(float(one.sum()) for one in given)
     if more <= 0:
         return None
     return "caution", (
