@@ -49,6 +49,8 @@ def warn_of_late_rows(data: Mapping[str, Any], columns: Mapping[str, tuple[str, 
         Names of columns by table, of those that have some.
     """
     groups, time = data["subjects"], data["time"]
+    if not (np.isfinite(time) & (time > 0)).all():
+        return  # which the model refuses
     own = groups.codes >= 0
     random, fixed = (np.asarray(data[name], float)[own] for name in ("random", "fixed"))
     # a column that is of both kinds is judged as one of random effects
