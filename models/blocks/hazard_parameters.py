@@ -48,9 +48,10 @@ def warn_of_late_rows(data: Mapping[str, Any], columns: Mapping[str, tuple[str, 
     columns : mapping of str to tuple of str
         Names of columns by table, of those that have some.
     """
-    groups, time = data.get("subjects"), data["time"]
-    whole = groups is not None and {"random", "fixed"} <= data.keys()
-    if not whole or not (np.isfinite(time) & (time > 0)).all():
+    if not {"subjects", "random", "fixed"} <= data.keys():
+        return
+    groups, time = data["subjects"], data["time"]
+    if not (np.isfinite(time) & (time > 0)).all():
         return  # which the model refuses
     own = groups.codes >= 0
     random, fixed = (np.asarray(data[name], float)[own] for name in ("random", "fixed"))
