@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -92,6 +93,7 @@ def grown_prototypes(
     most: int = 200,
     threshold: float = 1e-3,
     prior: tuple[ArrayLike, ArrayLike] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> GrownPrototypes:
     r"""Prototypes of every component, added greedily while the code length falls.
 
@@ -120,6 +122,8 @@ def grown_prototypes(
     prior : (array_like, array_like), optional
         Centre and deviation by feature of a normal prior of prototypes. Without one they move away
         without bound wherever they separate the labelled points of a component.
+    progress : callable, optional
+        Called with the number of prototypes, of those to begin with and after each insertion.
 
     References
     ----------
@@ -140,6 +144,8 @@ def grown_prototypes(
         best, cost = state, length(state)
         path, waited = [(state.number, cost)], 0
         while state.number < most and waited < lookahead:
+            if progress is not None:
+                progress(state.number)
             grown = _insert(data, state, threshold)
             if grown is None:
                 break

@@ -15,8 +15,8 @@ from .blocks.effects.densities.timed import TimedEffects
 from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
 from .blocks.event_times import HazardPrior, PiecewiseHazard, check_times
-from .blocks.hazard_parameters import HazardParameters
-from .blocks.roles import Held
+from .blocks.hazard_parameters import HazardParameters, warn_of_late_rows
+from .blocks.roles import Checked, Held
 from .blocks.side_information.groups import Groups, as_groups
 
 __all__ = ["joint_survival"]
@@ -29,7 +29,7 @@ def joint_survival(
     fixed: Annotated[ArrayLike, "rows terms"],
     random: Annotated[ArrayLike, "rows effects"],
     subjects: Annotated[Groups, "rows"],
-    time: Annotated[ArrayLike | None, "subjects"],
+    time: Annotated[ArrayLike | None, "subjects", Checked(warn_of_late_rows, with_columns=True)],
     event: Annotated[ArrayLike | None, "subjects"] = None,
     covariates: Annotated[ArrayLike | None, "subjects covariates"] = None,
     outputs: Annotated[ArrayLike | None, "rows outputs"] = None,

@@ -91,7 +91,8 @@ def pairwise_gp(
     weights = learned_pair_weights(graph, flip_rate, "relation")
     with numpyro.plate("clusters", num_clusters):
         unit = dist.Normal().expand([x.shape[1]]).to_event(1)
-        coefficients = numpyro.sample("coefficients", unit, infer={"event_dims": ["features"]})
+        declared = {"event_dims": ["features"], "contrasts": True}
+        coefficients = numpyro.sample("coefficients", unit, infer=declared)
     labels = LinkedCategorical(
         jnp.zeros(num_clusters),
         graph,

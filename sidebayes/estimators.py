@@ -266,6 +266,8 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if self.method not in CLASSIFIERS:
             raise ValueError(f"method = {self.method!r}; expected one of {sorted(CLASSIFIERS)}")
         self._refuse_links(y)
+        if isinstance(self.options, Mapping) and self.options.get("links") is not None:
+            raise TypeError(f"options has 'links', and {self._of_links}")
         refuse_mixed_orders(X=X, y=y)
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         codes = class_codes(y, "y")
@@ -368,12 +370,16 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
                 )
         return float(accuracy_score(truth[known], learned[found[known]], sample_weight=weight))
 
-    def _refuse_links(self, y: object) -> None:
-        refuse_side_information(
-            y,
-            f"and {type(self).__name__} takes the class of each row there, -1 where it is not known; "
-            "links are for LinkedMixtureClusterer(...).fit(x, links=links)",
+    @property
+    def _of_links(self) -> str:
+        """What to do with links."""
+        return (
+            f"{type(self).__name__} learns from the class of each row in y, -1 where it is not known; links "
+            "are for LinkedMixtureClusterer(...).fit(x, links=links)"
         )
+
+    def _refuse_links(self, y: object) -> None:
+        refuse_side_information(y, f"and {self._of_links}")
 
     def _warn_of_hidden(self) -> None:
         """Warn of classes that no row can be predicted to have, for want of components."""

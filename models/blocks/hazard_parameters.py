@@ -21,6 +21,7 @@ from numpyro.distributions.transforms import (
 )
 
 from sidebayes.common.arrays import is_traced
+from sidebayes.common.clocks import Measures, late_subjects
 from sidebayes.common.warnings import warn_user
 
 from .block import Block
@@ -28,13 +29,49 @@ from .effects.identified import independent_columns
 from .event_times import HazardPrior
 from .numbers import library_of
 
-__all__ = ["HazardParameters"]
+__all__ = ["HazardParameters", "warn_of_late_rows"]
 
 _NEAR = 0.4
 """Starts lie within so many prior deviations of the prior's centre."""
 
 _CONSTANT = 1e-12
 """Range of a covariate, relative to its size, up to which it is constant."""
+
+
+def warn_of_late_rows(data: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> None:
+    """Warn of measures after the event, where a column looks like the clock of the times.
+
+    Parameters
+    ----------
+    data : mapping
+        Data of `joint_survival` by name.
+    columns : mapping of str to tuple of str
+        Names of columns by table, of those that have some.
+    """
+    if not {"subjects", "random", "fixed"} <= data.keys():
+        return
+    groups, time = data["subjects"], data["time"]
+    if not (np.isfinite(time) & (time > 0)).all():
+        return  # which the model refuses
+    own = groups.codes >= 0
+    random, fixed = (np.asarray(data[name], float)[own] for name in ("random", "fixed"))
+    # a column that is of both kinds is judged as one of random effects
+    alone = ~(fixed[:, :, None] == random[:, None]).all(axis=0).any(axis=1)
+    for table, values, kept in (("random", random, None), ("fixed", fixed, alone)):
+        numbers = np.arange(values.shape[1]) if kept is None else np.flatnonzero(kept)
+        given = columns.get(table)
+        names = [given[n] if given else f"{table}[:, {n}]" for n in numbers]
+        rows = Measures(values[:, numbers], groups.codes[own], time)
+        of_effects = table == "random"
+        for number, _, late in late_subjects(rows, given and names, of_effects=of_effects):
+            name = names[number]
+            who = groups.names[late].tolist()[:5]
+            unit = "see that both have the same unit; " if len(late) > len(time) / 2 else ""
+            warn_user(
+                f"{len(late)} of {len(time)} subjects, the first {who}, have measures with {name} after the "
+                f"time of their event or end of observation; {unit}if {name} counts from the same origin, "
+                "drop these rows: the model takes them as measured while the subject was at risk"
+            )
 
 
 class HazardParameters(Block):

@@ -74,9 +74,12 @@ class Checked:
     ----------
     check : callable
         ``check(data)``, given all data and options by name, refuses or warns.
+    with_columns : bool
+        Whether it is ``check(data, columns)``, given the names of columns by table as well.
     """
 
-    check: Callable[[typing.Mapping[str, Any]], None]
+    check: Callable[..., None]
+    with_columns: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,11 +192,18 @@ class Role:
     of_kernel: bool = False
     whole: bool = False
 
-    def check(self, data: typing.Mapping[str, Any]) -> None:
-        """Check data beside others and options at hand; see `Checked` and `Chosen`."""
-        for note in (self.chosen, self.checked):
-            if note is not None and note.check is not None and self.name in data:
-                note.check(data)
+    def check(
+        self,
+        data: typing.Mapping[str, Any],
+        columns: typing.Mapping[str, tuple[str, ...]],
+    ) -> None:
+        """Check data beside others and options at hand, and names of columns; see `Checked`, `Chosen`."""
+        if self.name not in data:
+            return
+        if self.chosen is not None and self.chosen.check is not None:
+            self.chosen.check(data)
+        if self.checked is not None:
+            self.checked.check(data, *[columns] * self.checked.with_columns)
 
     def runs_over(self, data: typing.Mapping[str, Any]) -> str:
         """First dimension, given the data at hand; empty without one."""

@@ -16,6 +16,7 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..common.class_names import class_codes
+from ..common.columns import of_codes
 
 __all__ = ["NamedTable", "by_group", "group_names", "named_labels", "number_classes"]
 
@@ -86,8 +87,8 @@ class NamedTable:
         text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
         if text:
             raise ValueError(
-                f"{self.name}: columns {text} are not numbers; write numbers in their place, or leave "
-                "columns out by --drop"
+                f"{self.name}: columns {text} are not numbers{of_codes(columns[text])}; write numbers in "
+                "their place, or leave columns out by --drop"
             )
         numbers = pd.DataFrame(
             {name: columns[name].to_numpy(float, na_value=np.nan) for name in columns}

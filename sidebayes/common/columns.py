@@ -13,6 +13,7 @@ __all__ = [
     "column_names",
     "column_order",
     "did_you_mean",
+    "of_codes",
     "of_complex",
     "of_times",
     "of_unreadable",
@@ -100,6 +101,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     close = difflib.get_close_matches(plain, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def of_codes(columns: pd.DataFrame) -> str:
+    """The first column that holds codes such as 007, in brackets, and what to do if they are numbers."""
+    for name in columns:
+        text = columns[name].dropna().astype(str)
+        codes = text[text.str.fullmatch("0[0-9]+")]
+        if len(codes):
+            code = repr(codes.iloc[0])
+            return (
+                f" ({name!r} holds codes such as {code}; write numbers without zeros before them)"
+            )
+    return ""
 
 
 def of_times(column: pd.Series) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
+import re
 import secrets
 import shutil
 import warnings
@@ -310,6 +312,9 @@ def _need_arrow(path: Path) -> None:
 def read_table(path: Any) -> pd.DataFrame:
     """Read a table of CSV, Parquet or Arrow's Feather; the ending of the name decides which.
 
+    Columns of CSV with whole numbers that have zeros before them, such as 007, are text in all rows, as
+    written: they are codes, and 007 is another one than 7.
+
     Parameters
     ----------
     path : path
@@ -346,6 +351,23 @@ def read_table(path: Any) -> pd.DataFrame:
         ) from error
     longer = any(issubclass(one.category, pd.errors.ParserWarning) for one in caught)
     _refuse_misread(path, list(map(str, table.columns)), longer)
+    return _with_codes(path, table)
+
+
+def _with_codes(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """A table of CSV whose columns of codes, such as 007, are as the file has them."""
+    opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rb") as file:
+        if not re.search(rb'(^|,)\s*"?\s*0[0-9]+\s*"?\s*(,|$)', file.read(), re.MULTILINE):
+            return table
+    numbers = [n for n, kind in enumerate(table.dtypes) if pd.api.types.is_numeric_dtype(kind)]
+    text = pd.read_csv(path, index_col=False, usecols=numbers, dtype=str, keep_default_na=False)
+    for column, number in zip(text, numbers, strict=True):
+        known = table.iloc[:, number].notna().to_numpy()
+        written = text[column].str.strip().where(known)
+        cells = written[known]
+        if cells.str.fullmatch("[0-9]+").all() and cells.str.fullmatch("0[0-9]+").any():
+            table = table.assign(**{table.columns[number]: written})
     return table
 
 

@@ -15,7 +15,6 @@ from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.groups import Groups
 
-from ..common.clocks import Measures, late_subjects
 from ..common.columns import column_names, of_times
 from ..common.warnings import warn_user
 from .formula_parts import (
@@ -161,7 +160,6 @@ class Design(Mapping[str, Any]):
                 raise ValueError(said)
         time, event = read_times(frame[clock], frame[seen], who)
         refuse_words(formula)
-        self._warn_of_late_rows(time, subjects)
         with naming(formula, frame):
             columns = Columns(found.group(3), frame, OF_SURVIVAL, who).frame
         columns = columns.drop(columns="Intercept", errors="ignore").set_axis(names, axis=0)
@@ -180,24 +178,6 @@ class Design(Mapping[str, Any]):
             "prior": prior,
             "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
         }
-
-    def _warn_of_late_rows(self, time: np.ndarray, subjects: NDArray) -> None:
-        """Warn of measures after the event, where a column looks like the clock of the times."""
-        codes = Groups(self["subjects"]).codes
-        random = self["random"]
-        others = self["fixed"].drop(columns=list(random), errors="ignore")
-        for table, of_effects in ((random, True), (others, False)):
-            rows = Measures(table.to_numpy(float), codes, time)
-            for number, _, late in late_subjects(rows, list(table), of_effects=of_effects):
-                name = table.columns[number]
-                named = np.asarray(subjects)[late].tolist()[:5]
-                unit = "see that both have the same unit; " if len(late) > len(time) / 2 else ""
-                warn_user(
-                    f"{len(late)} of {len(time)} subjects, the first {named}, have measures with {name} "
-                    f"after the time of their event or end of observation; {unit}if {name} counts from the "
-                    "same origin, drop these rows: the model takes them as measured while the subject was "
-                    "at risk"
-                )
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
         """Rows of all outputs one after another, each with columns of its own."""

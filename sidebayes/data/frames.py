@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..common.columns import refuse_odd_names
+from ..common.columns import of_codes, refuse_odd_names
 
 __all__ = ["need_columns", "read_features", "read_frame", "with_names"]
 
@@ -131,8 +131,9 @@ def read_features(table: pd.DataFrame, file: str, used: Sequence[str] = ()) -> p
     if wrong:
         why = "are not numbers" if text else "have no name"
         raise ValueError(
-            f"{file}: columns {wrong} {why}. The one that holds the classes is named by "
-            "label= (--label on the command line), those to leave out by drop= (--drop on the command line)"
+            f"{file}: columns {wrong} {why}{of_codes(features[text])}. The one that holds the classes is "
+            "named by label= (--label on the command line), those to leave out by drop= (--drop on the "
+            "command line)"
         )
     for column in map(str, features):
         is_called = column.lower() in _OF_ROWS

@@ -40,7 +40,7 @@ from .base import labels as of_labels
 from .base import predictions as of_new_data
 from .base.fit_base import FitBase, need_labels
 from .base.known_classes import told_by_known_classes
-from .base.links_left_out import told_by_links_left_out
+from .base.links_left_out import told_by_links_left_out, told_without_links
 from .scores import evidence as of_evidence
 from .scores import leave_one_out as of_loo
 from .scores import validation as of_scores
@@ -329,7 +329,8 @@ class Fit(FitBase):
     @cached_property
     def verdict(self) -> tuple[str, str]:
         """How far to trust the fit: "good", "caution" or "bad", and why."""
-        return verdict(self, told_by_known_classes(self), told_by_links_left_out(self))
+        against = told_by_known_classes, told_by_links_left_out, told_without_links
+        return verdict(self, *(told(self) for told in against))
 
     def __repr__(self) -> str:
         """Say method, engine, size and verdict."""

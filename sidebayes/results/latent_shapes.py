@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,13 @@ from sidebayes.guides.engines.problem.density import abstract_trace, trace_model
 from sidebayes.guides.engines.problem.importance import log_mean_weight, pareto_k
 from sidebayes.guides.engines.problem.posterior import latent_shapes
 from sidebayes.guides.engines.problem.units import Layout, lay_out_units, log_terms
+from sidebayes.models.blocks.label_inference.padding import padded
 from sidebayes.models.blocks.manifolds.point_clouds.point_sets import KernelPotential
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..common.fields import check_integer, check_seed
 from ..common.warnings import warn_user
+from ..runs.run import Run
 from .base.fit_base import FitBase
 from .base.new_data import check_new
 from .shapes import chart_of, group_names
@@ -35,6 +39,9 @@ _CLIMBS = 200
 
 _POLISHED = 3
 """Newton steps after them."""
+
+_AT_ONCE = 8
+"""Individuals that a call of the program takes, so that others share it, however many they are."""
 
 
 def group_log_likelihood(
@@ -98,16 +105,20 @@ def group_log_likelihood(
             "register of the registered points that were fitted"
         )
     run = fit.run.with_data(new, known=sites)
+    names = next(v.names for v in run.data.values() if isinstance(v, Groups))
     fixed = {n: jnp.asarray(v) for n, v in fit.params.items() if n not in sites}
+    drawn = []
     with run.precision:
-        problem = run.problem
-        layout = lay_out_units(problem)
-        keys = jax.random.key_data(jax.random.key(check_seed(seed)))
-        inputs = fixed, problem.args, keys
-        size = latent_shapes(problem)[chart.site]
-        build = partial(_marginals, chart.site, size, layout, number)
-        program, _ = compiled("latent-groups", problem, (chart.site, size, number), build, *inputs)
-        log_ratios, log_weights = map(np.asarray, program(*inputs))
+        key = jax.random.key(check_seed(seed))
+        for place, part in enumerate(_in_parts(run, len(chart.of.reference))):
+            problem = part.problem
+            layout, size = lay_out_units(problem), latent_shapes(problem)[chart.site]
+            inputs = fixed, problem.args, jax.random.key_data(jax.random.fold_in(key, place))
+            build = partial(_marginals, chart.site, size, layout, number)
+            config = chart.site, size, number
+            program, _ = compiled("latent-groups", problem, config, build, *inputs)
+            drawn.append(map(np.asarray, program(*inputs)))
+    log_ratios, log_weights = (np.concatenate(v)[: len(names)] for v in zip(*drawn, strict=True))
     shape = log_ratios.shape[:2]
     flat = log_ratios.reshape(-1, number)
     found, error = np.reshape([log_mean_weight(row) for row in flat], (*shape, 2)).transpose(
@@ -116,7 +127,6 @@ def group_log_likelihood(
     tails = np.reshape([pareto_k(row) for row in flat], shape)
     joint = found + log_weights
     dims = ("subject", "group")
-    names = next(v.names for k, v in run.data.items() if k == "subjects")
     return xr.Dataset(
         {
             "log_likelihood": (dims, found),
@@ -126,6 +136,27 @@ def group_log_likelihood(
         },
         {"subject": names, "group": group_names(fit, found.shape[1])},
     )
+
+
+def _in_parts(run: Run, num_landmarks: int) -> Iterator[Run]:
+    """A few individuals at a time, with spare rows of none; the last one stands in for those that lack."""
+    (role,) = run.signature.of_kind("groups")
+    groups, tables = run.data[role.name], run.signature.of_kind("table")
+    rows = np.argsort(groups.codes, kind="stable")
+    of_each = np.split(rows, np.cumsum(np.bincount(groups.codes))[:-1])
+    room = _AT_ONCE * padded(max(num_landmarks, *map(len, of_each)))
+    for first in range(0, len(of_each), _AT_ONCE):
+        own = (of_each + of_each[-1:] * _AT_ONCE)[first : first + _AT_ONCE]
+        codes = np.repeat(np.arange(_AT_ONCE), [len(one) for one in own])
+        spare = np.zeros(room - len(codes), int)
+        taken = np.concatenate([*own, spare])
+        data = {
+            one.name: run.data[one.name][taken] if one.dims[:1] == role.dims else run.data[one.name]
+            for one in tables
+            if one.name in run.data
+        }
+        data[role.name] = Groups.tree_unflatten((_AT_ONCE,), (np.concatenate([codes, spare - 1]),))
+        yield replace(run, data=data)
 
 
 def _marginals(

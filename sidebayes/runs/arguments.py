@@ -244,17 +244,6 @@ def read_arguments(
         options = {**options, "num_clusters": clusters_asked(model, options, points)}
     checks.require_options(signature, model, options, name)
     checked |= checks.classes_as_learned(signature, checked, options)
-    stated = dict(checked)
-    for role in signature.data:
-        role.check({**options, **checked})
-        if role.chosen is None or role.name in checked:
-            continue
-        if (found := role.chosen.choose(checked, options)) is not None:
-            checked[role.name] = found
-    for option, note in signature.chosen:
-        if options.get(option) is None and (own := note.choose(stated, options)) is not None:
-            options = {**options, option: own}
-    checked = _floats_where_borne(model, name, checked, options)
     columns = {
         role.name: names
         for role in signature.of_kind("table")
@@ -263,6 +252,17 @@ def read_arguments(
     columns |= {
         one: own for one, (_, own) in learned.items() if checked[one].shape[1:] == (len(own),)
     }
+    stated = dict(checked)
+    for role in signature.data:
+        role.check({**options, **checked}, columns)
+        if role.chosen is None or role.name in checked:
+            continue
+        if (found := role.chosen.choose(checked, options)) is not None:
+            checked[role.name] = found
+    for option, note in signature.chosen:
+        if options.get(option) is None and (own := note.choose(stated, options)) is not None:
+            options = {**options, option: own}
+    checked = _floats_where_borne(model, name, checked, options)
     return Arguments(given, checked, checks.check_dims(signature, checked), options, columns)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.nfgl import place_anchors
 from sidebayes.guides.pfgl import grown_prototypes
@@ -130,15 +131,17 @@ def grow_prototypes(
     with base.run.precision:
         prior = resolve_prior(options.get("prior", "empirical"), data, num_clusters)
         around = None if prior is None else prototype_prior(prior, num_clusters)
-    grown = grown_prototypes(
-        data,
-        log_joint,
-        stated,
-        per_component=free_parameters(covariance, data.shape[1], num_clusters),
-        lookahead=lookahead,
-        most=most_prototypes,
-        prior=around,
-    )
+    with progress_bar("growth", shown=progress) as advance:
+        grown = grown_prototypes(
+            data,
+            log_joint,
+            stated,
+            per_component=free_parameters(covariance, data.shape[1], num_clusters),
+            lookahead=lookahead,
+            most=most_prototypes,
+            prior=around,
+            progress=lambda number: advance(1, f"{number} prototypes"),
+        )
     shared = {n: v for n, v in base.params.items() if n != "class_table"}
     found = fit(
         "pfgl",

@@ -10,6 +10,7 @@ from jax.test_util import check_grads
 from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy import stats
+from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.models.blocks.components.gaussians.gaussian_stats import Moments
 from sidebayes.models.blocks.manifolds import preshape
 from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
@@ -232,6 +233,7 @@ def test_marginal_density_of_groups_against_quadrature():
     data = np.stack(
         [noise.logpdf(rows - shapes).sum(axis=(-2, -1)) for rows in FRAME.x.reshape(8, 4, 2)]
     )
+    data -= 4 * noise.logpdf(0.0)  # place, size and rotation have no errors
     for group in range(2):
         covariance = params["loadings"][group] @ params["loadings"][group].T
         covariance = covariance + params["variance"][group] * np.eye(2)
@@ -329,7 +331,20 @@ def test_other_engines_and_prediction():
     assert np.isfinite(fit.shapes()["sd"]).all()
     with pytest.raises(ValueError, match="use fit.group_log_likelihood"):
         fit.predict(FRAME.x, **given)
-    assert fit.group_log_likelihood(FRAME.x, **given)["pareto_k"].shape == (8, 1)
+    found = fit.group_log_likelihood(FRAME.x, **given)
+    assert found["pareto_k"].shape == (8, 1)
+    # ten individuals, of which two lack a landmark, and one alone: the same program
+    again = np.r_[np.arange(32), np.arange(3), np.arange(4, 7)]
+    names = np.r_[np.asarray(FRAME.subjects.codes), [8] * 3, [9] * 3]
+    with counted_compilations() as compiled:
+        more = fit.group_log_likelihood(FRAME.x[again], names, FRAME.landmarks[again])
+        one = fit.group_log_likelihood(FRAME.x[4:8], names[4:8], FRAME.landmarks[4:8])
+    assert compiled == []
+    wanted, most = found["log_likelihood"], 6 * float(found["standard_error"].max()) + 1e-3
+    np.testing.assert_allclose(more["log_likelihood"][:8], wanted, atol=most)
+    np.testing.assert_allclose(one["log_likelihood"], wanted[1:2], atol=most)
+    assert more["subject"].to_numpy().tolist() == list(range(10))
+    assert np.isfinite(more["log_likelihood"]).all()
 
 
 def leading(table):
@@ -396,3 +411,20 @@ def test_leaves_are_told_apart():
         found.append(told["log_likelihood"].to_numpy() @ [-1, 1])
     assert ((found[0] > 0) == answer).mean() >= 0.95
     assert (np.sign(found[0]) == -np.sign(found[1])).mean() > 0.9
+
+
+def test_points_of_no_individual_count_nowhere():
+    subjects = np.array([0, 2, 1, 0, 2, 2, 0])
+    x, shapes = jnp.asarray(RNG.normal(size=(7, 2))), jnp.asarray(RNG.normal(size=(3, 5, 2)))
+
+    def total(x, shapes, subjects):
+        return jnp.array([1.0, -2.0, 0.5]) @ log_point_mixture(x, subjects, shapes, 0.7)
+
+    sloped = jax.jit(jax.value_and_grad(total, (0, 1)))
+    wanted = sloped(x, shapes, subjects)
+    spare = jnp.concatenate([x[:2], x, x[:1]]), shapes, np.array([-1, -1, *subjects, -1])
+    value, slopes = sloped(*spare)
+    assert value == pytest.approx(float(wanted[0]))
+    np.testing.assert_allclose(slopes[0][2:9], wanted[1][0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(slopes[1], wanted[1][1], rtol=1e-5, atol=1e-6)
+    assert not np.asarray(slopes[0])[[0, 1, 9]].any()

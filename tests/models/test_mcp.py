@@ -13,6 +13,8 @@ from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_value
 from numpyro.infer.util import log_density
 from sidebayes.diagnostics.trust.scores import purity_f_score
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.models.mcp import mcp
 from sidebayes.models.scp import scp
@@ -192,3 +194,13 @@ def test_numpyro_samples():
     mcmc = MCMC(NUTS(model, max_tree_depth=2), num_warmup=3, num_samples=3, progress_bar=False)
     mcmc.run(jax.random.key(0))
     assert np.isfinite(mcmc.get_samples()["mean"]).all()
+
+
+def test_the_rule_of_the_posterior_is_not_charged_for():
+    """Weights, means and covariances are: 1 + 4 + 6 numbers."""
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    problem = Problem(scp, (x, sb.Links.must_link([(0, 1)])), {"num_clusters": 2})
+    shapes = {"mean": (2, 2), "discriminants": (2, 6)}
+    values = {name: np.ones(shape) for name, shape in shapes.items()}
+    values |= {"weights": np.full(2, 0.5), "covariance": np.tile(np.eye(2), (2, 1, 1))}
+    assert code_length(problem, values, 20) == pytest.approx(11 * np.log(20) / 2)

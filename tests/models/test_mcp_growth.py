@@ -133,15 +133,16 @@ def test_number_of_clusters_is_found():
 
 def test_select_clusters():
     x, truth = four(2, 40)
-    choice = sb.select_clusters(
-        x,
-        links_of(truth, 15, 15, 2),
-        strengths=(10.0,),
-        most_components=3,
-        engine=EM(num_restarts=2, max_steps=50),
-        truth=truth,
-        progress=False,
-    )
+    with pytest.warns(sb.SideBayesWarning, match="most that were tried.*most_components"):
+        choice = sb.select_clusters(
+            x,
+            links_of(truth, 15, 15, 2),
+            strengths=(10.0,),
+            most_components=3,
+            engine=EM(num_restarts=2, max_steps=50),
+            truth=truth,
+            progress=False,
+        )
     assert choice.num_clusters == 2
     assert list(choice.path.index) == list(range(2, 2 + len(choice.path)))
     chosen = choice.path.loc[choice.num_components]

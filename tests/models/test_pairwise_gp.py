@@ -11,6 +11,7 @@ from numpyro import handlers
 from scipy.special import log_softmax
 from sidebayes.diagnostics.trust.scores import accuracy
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import log_joint, trace_model
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -388,4 +389,13 @@ def test_rows_that_no_statement_is_about_are_not_charged_for():
     x = np.random.default_rng(1).normal(size=(24, 3))
     fit = sidebayes.fit("pairwise_gp", x, SOME, **QUICK)
     likelihood = float(fit.unit_terms.sum())
-    assert fit.bic == pytest.approx(6 * np.log(2) - 2 * likelihood)
+    assert fit.bic == pytest.approx(3 * np.log(2) - 2 * likelihood)
+
+
+@pytest.mark.parametrize("clusters", [2, 3])
+def test_only_differences_of_the_latent_functions_are_charged_for(clusters):
+    """The softmax is the same where one function is added to all."""
+    x = np.random.default_rng(2).normal(size=(24, 5))
+    problem = Problem(pairwise_gp, (x, SOME), {"num_clusters": clusters})
+    cost = code_length(problem, {"coefficients": np.ones((clusters, 5))}, 7)
+    assert cost == pytest.approx((clusters - 1) * 5 * np.log(7) / 2)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import sidebayes as sb
+from sidebayes.runs.arguments import read_run
 from tests.support.effects import simulate_joint
 
 pytest.importorskip("formulae")
@@ -18,6 +19,11 @@ WHO = int(MIXED.who[105])
 def survival(persons, table=TABLE, formula="y ~ year + (1 | who)"):
     design = sb.design(formula, table)
     return design.survival("Surv(years, died) ~ drug", persons)
+
+
+def read(data):
+    """The data as a fit checks them."""
+    return read_run("joint_survival", (), data, None)
 
 
 @pytest.mark.parametrize(
@@ -56,14 +62,14 @@ def test_measures_after_the_event(formula):
     after = PERSONS.assign(years=last + 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        survival(after, formula=formula)
+        read(survival(after, formula=formula))
     early = after.assign(years=np.where(after.who < 2, last / 2, after.years))
     late = [
         name for name in sorted(after.who) if name < 2 and (TABLE.year[TABLE.who == name] > 0).any()
     ]
     said = rf"{len(late)} of 12 subjects, the first \[{late[0]}.*, have measures with year after"
     with pytest.warns(sb.SideBayesWarning, match=said) as found:
-        survival(early, formula=formula)
+        read(survival(early, formula=formula))
     assert len(found) == 1
 
 
@@ -72,4 +78,19 @@ def test_covariates_that_vary_are_no_clock():
     table = TABLE.assign(dose=rng.uniform(0, 2 * PERSONS.years.max(), len(TABLE)), year=-TABLE.year)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        survival(PERSONS, table, "y ~ year + dose + (1 | who)")
+        read(survival(PERSONS, table, "y ~ year + dose + (1 | who)"))
+
+
+@pytest.mark.parametrize("form", ["y ~ year + (1 | who)", "y ~ 1 + (year | who)"])
+def test_arrays_without_names_are_looked_at_as_tables_are(form):
+    early = PERSONS.assign(years=np.where(PERSONS.who < 2, 1e-3, 1 + TABLE.year.max()))
+    data = survival(early, formula=form)
+    data["subjects"] = np.char.add("s", np.char.zfill(data["subjects"].astype(str), 2))
+    bare = {n: v.to_numpy() if hasattr(v, "to_numpy") else v for n, v in data.items()}
+    column = r"fixed\[:, 1\]" if "(1" in form else r"random\[:, 1\]"
+    said = (
+        rf"2 of 12 subjects, the first \['s00', 's01'\], have measures with {column} after the time"
+    )
+    with pytest.warns(sb.SideBayesWarning, match=said) as found:
+        read(bare)
+    assert len(found) == 1

@@ -24,8 +24,9 @@ def code_length(
     .. math:: \sum_s \tfrac12 d_s \log n
 
     Sites :math:`s` have :math:`d_s` degrees of freedom, those of their unconstrained coordinates, one less
-    for vectors of which only the direction counts (`sample_direction`), except where their block charges
-    otherwise (`HasCodeLength`).
+    for vectors of which only the direction counts (`sample_direction`), and without those of one row where
+    only differences of rows count (``infer={"contrasts": True}``), as under a softmax; except where their
+    block charges otherwise (`HasCodeLength`).
 
     Parameters
     ----------
@@ -63,5 +64,7 @@ def code_length(
             charged = np.prod(shape[:-1]) * (shape[-1] - 1) * np.log(num_units) / 2
         if charged is None:
             charged = np.prod(bijector_of(site).inverse_shape(shape)) * np.log(num_units) / 2
+            if infer.get("contrasts"):
+                charged *= 1 - 1 / shape[0]
         total += float(charged)
     return total

@@ -78,6 +78,10 @@ class Discriminants(Block):
             coefficients = self.declare("discriminants", name, flat, ("monomials",))
         return Rule(coefficients, centre, unit, self.covariance)
 
+    def code_length(self, role: str) -> float:
+        """Nothing: they are part of the approximate posterior, not of the model."""
+        return 0.0
+
     def tighten(
         self,
         fn: PartitionedMixture,

@@ -1,4 +1,4 @@
-"""Links told by a fit that has not seen them."""
+"""Links told by a fit that has not seen them, and whether the data are more probable without links."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from sidebayes.diagnostics.links.support import FEWEST, doubt_unseen_links
 from sidebayes.guides.engines.base import FitError
 from sidebayes.guides.engines.problem.declared import finite_mixtures
-from sidebayes.guides.engines.problem.posterior import mixture_structure
+from sidebayes.guides.engines.problem.posterior import derive, latent_shapes, mixture_structure
 
 from ...runs.zoo import make_engine
 from .fit_base import FitBase
 from .predictions import over_draws
 
-__all__ = ["told_by_links_left_out"]
+__all__ = ["told_by_links_left_out", "told_without_links"]
 
 _FOLDS = 5
 """Parts of the linked points, whose links are left out one part after another."""
@@ -60,6 +60,47 @@ def told_by_links_left_out(fit: FitBase) -> tuple[str, str] | None:
         same[fold], chance[fold] = (first * second).sum(axis=-1), np.square(prob.mean(axis=0)).sum()
     said = doubt_unseen_links(links, same[ends[:, 0], range(len(links))], chance[ends[:, 0]])
     return None if said is None else ("caution", said)
+
+
+def told_without_links(fit: FitBase) -> tuple[str, str] | None:
+    """What the log likelihood says against the links, as a level and a sentence of the verdict.
+
+    Links that are a field state nothing of the density of the data but through labels, and add no parameters:
+    where they are right, the data are more probable given them. For modes, from which the engine climbs again
+    with all weights zero.
+    """
+    run = fit.run
+    name, links = next(iter(run.links.items()), ("", None))
+    if run.model is None or run.card is None or not fit.has_labels or links is None:
+        return None
+    point = fit.config.climbs and not fit.config.hard_labels
+    point = point and fit.tree["posterior"].attrs["point_estimate"]
+    if not point or run.sample_of or (links.weights != 0).sum() < FEWEST:
+        return None
+    without = replace(run, data={**run.data, name: links.with_weights(np.zeros(len(links)))})
+    with run.precision:
+        fn, _ = mixture_structure(run.problem)
+        ties = fn.links()
+        is_field = fn.is_density and getattr(fn.labels, "reading", "") == "field"
+        if not is_field or fn.approximation() or ties is None or not ties.num_links:
+            return None
+        init = {site: fit.params[site] for site in latent_shapes(without.problem)}
+        try:
+            found = run.engine.run(without.problem, seed=run.seed, init=init, progress=False)
+        except FitError:
+            return None
+        at = {site: value[None] for site, value in found.params.items()}
+        terms = derive(without.problem, at).log_likelihood.values()
+    given = fit.tree["log_likelihood"].data_vars.values()
+    more = sum(float(one.sum()) for one in terms) - sum(float(one.sum()) for one in given)
+    if more <= 0:
+        return None
+    return "caution", (
+        f"Without the links the log likelihood is higher by {more:.2g}: points contradict links, or links "
+        "are about classes that the features do not show, and labels may be worse than without links. "
+        "Compare with a fit without them; see fit.suspect_links(), and lower the weights of links that may "
+        "be wrong"
+    )
 
 
 def label_shares(trace: dict, layout: Any, owners: dict) -> Any:

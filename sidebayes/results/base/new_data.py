@@ -66,7 +66,7 @@ def check_new(
             frames = {"frames": own, "reference_frames": before}
             warn_of_far_rows(role.name, new, old, **frames, by_length=role.of_kernel)
     for role in signature.data:
-        role.check({**run.options, **checked})
+        role.check({**run.options, **checked}, run.columns)
     _check_rows(run, checked)
     for option, note in signature.chosen:
         if note.suit is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sidebayes.diagnostics.links.support import doubt_links
+from sidebayes.guides.engines.plumbing.programs import counted_compilations
 
 import sidebayes
 from sidebayes import EM, MAP, Links
@@ -66,3 +67,17 @@ def test_broken_links_count_where_labels_are_free():
     assert doubt_links(soft, agree, np.array([1 / 3]), price=80.0) is None
     dear = stated(40).with_strength(100.0)
     assert "of 40 hard links" in doubt_links(dear, agree, np.array([1 / 3]), price=80.0)
+
+
+@pytest.mark.parametrize("weight", [np.inf, 3.0])
+def test_links_that_make_the_data_less_probable_are_said(weight):
+    said = "Without the links the log likelihood is higher by"
+    for labels, wrong in ((DATA.labels, False), (WRONG, True)):
+        links = sidebayes.simulate_links(labels, 40, seed=1, weight=weight)
+        engine = EM(num_restarts=3, max_steps=60)
+        fit = sidebayes.fit("ppc", DATA.x, links, num_clusters=3, engine=engine, progress=False)
+        with counted_compilations() as compiled:
+            level, why = fit.verdict
+        assert (said in why) == wrong
+        assert level != "good" or not wrong
+        assert compiled == []

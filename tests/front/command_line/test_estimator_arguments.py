@@ -173,3 +173,13 @@ def test_rows_in_another_order_than_their_classes_are_refused():
         learned.score(x, y[::-1])
     with pytest.raises(ValueError, match="sample_weight has 'd' at place 0"):
         learned.score(x, y, sample_weight=pd.Series(1.0, index=x.index[::-1]))
+
+
+@pytest.mark.parametrize("method", ["moe", "pfgl"])
+def test_a_classifier_has_no_use_for_links(method):
+    model = MixtureClassifier(method=method, options={"links": LINKS})
+    message = (
+        "options has 'links', and MixtureClassifier learns from the class.*LinkedMixtureClusterer"
+    )
+    with pytest.raises(TypeError, match=message):
+        model.fit(X, np.arange(12) % 2)

@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 import sidebayes as sb
 from sidebayes import Groups, Links, PartialLabels, SideBayesWarning
+from sidebayes.runs.arguments import read_run
 
 RNG = np.random.default_rng(0)
 X = np.concatenate([RNG.normal(4.0 * k, 1.0, (8, 2)) for k in range(2)])
@@ -295,16 +296,22 @@ def test_measures_after_the_event_are_pointed_out():
     pytest.importorskip("formulae")
     found = sb.design("y ~ years + (years | who)", TABLE)
     subjects = pd.DataFrame({"who": list("abcdef"), "time": [1.5, 5, 5, 5, 5, 5], "event": 1})
+
+    def read(design, subjects):
+        """As a fit checks them."""
+        data = design.survival("Surv(time, event) ~ 1", subjects)
+        read_run("joint_survival", (), data, None)
+
     with pytest.warns(
         SideBayesWarning, match="1 of 6 subjects, the first \\['a'\\].*drop these rows"
     ):
-        found.survival("Surv(time, event) ~ 1", subjects)
+        read(found, subjects)
     with pytest.warns(SideBayesWarning, match="6 of 6 .* see that both have the same unit"):
-        found.survival("Surv(time, event) ~ 1", subjects.assign(time=5 / 365))
+        read(found, subjects.assign(time=5 / 365))
     aged = sb.design("y ~ years + (years | who)", TABLE.assign(years=TABLE["years"] + 50))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # an age is another clock
-        aged.survival("Surv(time, event) ~ 1", subjects.assign(time=5.0))
+        read(aged, subjects.assign(time=5.0))
     data = found.survival("Surv(time, event) ~ 1", subjects.assign(time=5.0))
     with pytest.raises(TypeError, match="hazard = 'weak'; pass a HazardPrior"):
         sb.fit("joint_survival", **{**data, "hazard": "weak"}, progress=False)

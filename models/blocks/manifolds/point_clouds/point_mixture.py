@@ -20,7 +20,7 @@ def log_point_mixture(x: Array, subjects: Array, shapes: Array, scale: Array) ->
     x : Array, shape (num_rows, num_axes)
         Points of all individuals, in any order.
     subjects : Array of int, shape (num_rows,)
-        Individual of each point, from 0 on.
+        Individual of each point, from 0 on; -1 for points that count nowhere.
     shapes : Array, shape (num_individuals, num_points, num_axes)
         Points u of the shape of each individual.
     scale : Array, shape ()
@@ -32,7 +32,7 @@ def log_point_mixture(x: Array, subjects: Array, shapes: Array, scale: Array) ->
     """
     square = jnp.square(x[:, None] - shapes[subjects]).sum(axis=-1)
     found = jax.nn.logsumexp(-square / (2 * scale**2), axis=1) - _log_norm(shapes, scale)
-    return jax.ops.segment_sum(found, subjects, len(shapes))
+    return jax.ops.segment_sum(found, subjects, len(shapes))  # which leaves out what is below zero
 
 
 def _log_norm(shapes: Array, scale: Array) -> Array:
@@ -46,8 +46,9 @@ def _with_slopes(x: Array, subjects: Array, shapes: Array, scale: Array) -> tupl
 
     The slope that JAX would take adds up entries row by row, in some ten times the time and memory.
     """
-    order = jnp.argsort(subjects)
-    counts = jnp.bincount(subjects, length=len(shapes))
+    known = jnp.where(subjects < 0, len(shapes), subjects)
+    order = jnp.argsort(known)
+    counts = jnp.bincount(known, length=len(shapes))
     first = counts.cumsum() - counts
 
     def add(place: Array, carry: tuple) -> tuple:
