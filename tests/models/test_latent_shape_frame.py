@@ -8,6 +8,7 @@ from sidebayes.models.blocks.manifolds.point_clouds.point_sets import LandmarkEr
 from sidebayes.models.blocks.manifolds.point_clouds.rough_shapes import check_registered
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 FEW = sb.MonteCarloEM(num_samples=16, max_samples=16, max_steps=1, num_warmup=10)
 ANGLE = np.linspace(0, 2 * np.pi, 8, endpoint=False)
@@ -107,10 +108,13 @@ def test_a_prior_of_another_kind_is_refused(prior):
 
 
 def test_a_prior_is_public_and_kept_with_its_fit(tmp_path):
-    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
-    fit = sb.fit("latent_shape", laid, prior=sb.LowRankPrior(0.1), engine=FEW, progress=False)
-    fit.save(tmp_path / "fit.nc")
-    assert sb.load(tmp_path / "fit.nc").run.options["prior"] == sb.LowRankPrior(0.1)
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))), num_modes=2)
+    at = {"weights": [1.0], "mean": [[0.0, 0.0]], "loadings": [[[0.1], [0.0]]], "variance": [0.01]}
+    engine = at_one(at | {"coordinates": np.zeros((9, 2))})
+    given = {"prior": sb.LowRankPrior(0.1), "rank": 1, "width": 0.1}
+    sb.fit("latent_shape", laid, engine=engine, progress=False, **given).save(tmp_path / "fit.nc")
+    found = sb.load(tmp_path / "fit.nc", engine=engine)
+    assert found.run.options["prior"] == sb.LowRankPrior(0.1)
 
 
 @pytest.mark.parametrize(("num_axes", "num_fixed"), [(2, 4), (3, 7)])
