@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpyro import handlers
+from sidebayes.diagnostics.sites import is_ordered
 from sidebayes.guides.domain_adaptation import ComponentMaps, mixture_by_bic
 from sidebayes.models.blocks.classes.source_worth import source_worth
 from sidebayes.models.domain_adaptation import domain_adaptation
@@ -210,6 +211,7 @@ def test_classes_are_those_of_the_source_by_name(domains, stated, tmp_path):
     fit.save(tmp_path / "fit.nc")
     again = sb.load(tmp_path / "fit.nc", engine=one["engine"])
     assert again.options["source"].class_names == source.class_names
+    assert is_ordered(again.tree)
     rows, told = second[::12], np.array([None, "ant", None])
     np.testing.assert_array_equal(again.classes(rows, told)["class"], NAMES)
     masks = pd.DataFrame(np.eye(3, dtype=bool)[z], columns=NAMES)

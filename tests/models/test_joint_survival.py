@@ -407,3 +407,7 @@ def test_one_visit_each_leaves_the_noise_to_the_prior():
         given = design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
         fit = sb.fit("joint_survival", **given, **quick)
         assert (PRIOR_ALONE in fit.verdict[1]) == said
+        if not said:
+            # EM, which has no update of hazards, is no remedy of a climb that was cut off
+            assert not fit.status.converged
+            assert "EM" not in fit.verdict[1]

@@ -2,12 +2,16 @@
 
 import jax
 import numpy as np
+import numpyro
 import pytest
 from scipy.stats import norm
-from sidebayes.models.blocks.manifolds.point_clouds.point_sets import LandmarkErrors
+from sidebayes.guides.engines.problem.declared import declared_blocks
+from sidebayes.models.blocks.manifolds.point_clouds.point_sets import LandmarkErrors, PointNoise
 from sidebayes.models.blocks.manifolds.point_clouds.rough_shapes import check_registered
+from sidebayes.models.latent_shape import latent_shape
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 FEW = sb.MonteCarloEM(num_samples=16, max_samples=16, max_steps=1, num_warmup=10)
 ANGLE = np.linspace(0, 2 * np.pi, 8, endpoint=False)
@@ -58,14 +62,31 @@ def test_what_was_registered_is_taken_whole_and_however_it_is_bent():
     other = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
     with pytest.raises(ValueError, match="chart is another than that of the fit"):
         fit.group_log_likelihood(other)
-    assert "give width=" not in fit.verdict[1]
-    bent_every_way = sb.register_points(
-        sb.Landmarks.from_array(bent(np.linspace(-0.7, 0.7, 9))), num_modes=12
-    )
-    full = sb.fit("latent_shape", bent_every_way, engine=FEW, progress=False)
-    assert "give width=" in full.verdict[1]
-    given = sb.fit("latent_shape", bent_every_way, width=0.01, engine=FEW, progress=False)
-    assert "give width=" not in given.verdict[1]
+
+
+def said_of_noise(laid, **options):
+    """What the block of the noise says where the verdict is made; nothing is computed."""
+    said = []
+
+    def model():
+        with numpyro.handlers.seed(rng_seed=0):
+            trace = numpyro.handlers.trace(latent_shape).get_trace(
+                **laid.by_role(), num_clusters=1, **options
+            )
+        blocks = [block for block, _ in declared_blocks(trace) if isinstance(block, PointNoise)]
+        said.extend(block.remark({}) for block in blocks)
+
+    jax.eval_shape(model)
+    return said
+
+
+def test_where_the_chart_has_all_directions_the_width_is_asked_for():
+    landmarks = sb.Landmarks.from_array(bent(np.linspace(-0.7, 0.7, 9)))
+    assert said_of_noise(sb.register_points(landmarks)) == [None]
+    every_way = sb.register_points(landmarks, num_modes=12)
+    (said,) = said_of_noise(every_way)
+    assert "give width=" in said
+    assert said_of_noise(every_way, width=0.01) == []
 
 
 def turned(angle):
@@ -107,10 +128,13 @@ def test_a_prior_of_another_kind_is_refused(prior):
 
 
 def test_a_prior_is_public_and_kept_with_its_fit(tmp_path):
-    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))))
-    fit = sb.fit("latent_shape", laid, prior=sb.LowRankPrior(0.1), engine=FEW, progress=False)
-    fit.save(tmp_path / "fit.nc")
-    assert sb.load(tmp_path / "fit.nc").run.options["prior"] == sb.LowRankPrior(0.1)
+    laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.2, 0.3, 9))), num_modes=2)
+    at = {"weights": [1.0], "mean": [[0.0, 0.0]], "loadings": [[[0.1], [0.0]]], "variance": [0.01]}
+    engine = at_one(at | {"coordinates": np.zeros((9, 2))})
+    given = {"prior": sb.LowRankPrior(0.1), "rank": 1, "width": 0.1}
+    sb.fit("latent_shape", laid, engine=engine, progress=False, **given).save(tmp_path / "fit.nc")
+    found = sb.load(tmp_path / "fit.nc", engine=engine)
+    assert found.run.options["prior"] == sb.LowRankPrior(0.1)
 
 
 @pytest.mark.parametrize(("num_axes", "num_fixed"), [(2, 4), (3, 7)])

@@ -62,7 +62,8 @@ MODELS = {
         UNIT, num_clusters=2, prior=DirectionalPrior(3.0, a), family="von_mises_fisher"
     ),
     "classes": lambda a: moe(
-        X, KNOWN, num_clusters=2, num_classes=2, class_concentration=[a, 1.0]
+        X, KNOWN, num_clusters=2, num_classes=2,
+        class_concentration=[a, 1.0], label_noise=a / (3 + a),
     ),
     "fixed weights": lambda a: ppc(
         X, num_clusters=2, weights=[a / (1 + a), 1 / (1 + a)], reading="relation"

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
+from sidebayes.models.blocks.kernels.curve_setting import curve_mean
 from sidebayes.models.blocks.kernels.curve_starts import Setting
 
 import sidebayes as sb
@@ -129,6 +130,7 @@ def moved():
 
 
 def test_curves_return_to_the_mean_of_outcomes_where_scales_are_learned(moved):
+    assert curve_mean({"y": TWO}, SCALES) is None  # where scales are given
     near, far, _ = moved
     np.testing.assert_allclose(near.run.options["mean"], TWO.mean(axis=0))
     np.testing.assert_allclose(far.objective[0][-1], near.objective[0][-1], rtol=1e-4)

@@ -161,8 +161,13 @@ def test_a_heavy_tail_leaves_a_bound_on_the_evidence():
 
 
 def test_draws_are_of_all_numberings_of_the_clusters():
+    """And the evidence is of all of them, within its stated error."""
     known = EXACT["three_components"]()
     fit = sb.fit(known.model, *known.data, engine="pathfinder", progress=False, **known.options)
     site = next(s for s in fit.tree["posterior"].data_vars.values() if s.shape[2:] == (3,))
     low = np.bincount(site.to_numpy()[0].argmin(axis=1), minlength=3)
     assert stats.chisquare(low).pvalue > 1e-3
+    found = fit.log_evidence
+    assert found.kind == "estimate"
+    assert abs(found.value - known.log_evidence) < 3 * found.standard_error
+    assert found.standard_error < 0.1

@@ -122,7 +122,13 @@ def test_densities_of_draws(table, exact):
     np.testing.assert_allclose(whole.value, expected, rtol=1e-8)
     assert (whole.error, whole.spread, whole.num_rows) == (0.0, 0.0, 138)
 
-    # errors of estimates by half of the rows are those that repeated estimates have
+
+def test_errors_of_densities_are_those_of_repeated_estimates(table, exact):
+    """By half of the rows."""
+    centre, *others = points(table, 4)
+    value, slope = exact(centre)
+    others = np.stack(others)
+    expected = [float(exact(at)[0] - value - (at - centre) @ slope) for at in others]
     found = [table.around(centre, others, table.drawn(69, 3, [n]), nothing) for n in range(60)]
     assert {one.num_rows for one in found} == {69}
     errors = np.stack([one.value for one in found]) - expected

@@ -7,8 +7,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.machine import memory
 from sidebayes.guides.engines.plumbing import programs
+from sidebayes.guides.engines.problem.density import abstract_trace
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.models.gmm import gmm
 
 import sidebayes as sb
 from sidebayes import FitError
@@ -37,6 +41,28 @@ def test_an_accelerator_has_memory_of_its_own(told, found, monkeypatch):
         with pytest.raises(FitError, match=r"a program needs 2e-06 GB of memory, .*has 2e-06 GB"):
             memory.refuse_beyond_memory("a program", found + 1, {})
     memory.refuse_beyond_memory("a program", 2000, {})
+
+
+def doubled(problem):
+    abstract_trace(problem)  # as engines do before they compile
+    return programs.compiled("doubled", problem, None, lambda _: lambda x: 2 * x, np.zeros(1000))
+
+
+@pytest.mark.parametrize(
+    ("have", "what", "act"),
+    [
+        (1, "2 starting points", lambda problem: initial_values(problem, 0, 2)),
+        (2000, "the program 'doubled'", doubled),
+    ],
+)
+def test_what_needs_more_than_the_memory_is_refused(have, what, act, monkeypatch):
+    monkeypatch.setattr(memory, "machine_memory", lambda: have)
+    with pytest.raises(
+        FitError, match=rf"{what} needs .* GB of memory, .*has .*e-0\d GB"
+    ) as refused:
+        act(Problem(gmm, (jax.numpy.asarray(X),), {"num_clusters": 2}))
+    assert "'covariance' of shape (2, 3, 3)" in str(refused.value)
+    assert "covariance='diagonal'" in str(refused.value)
 
 
 @pytest.mark.parametrize(("have", "what"), [(1, "2 starting points"), (2000, "the program 'em'")])
