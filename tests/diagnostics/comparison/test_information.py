@@ -27,6 +27,7 @@ def test_bic_of_modes_is_compared(fits):
     nearest = min((fits[n].bic - fits["2"].bic, n) for n in ("1", "3"))
     assert table.headline.startswith(f"BIC prefers 2, by {nearest[0]:.1f} over {nearest[1]}")
     assert f"{fits['2'].bic:.1f}" in str(table)
+    assert "BIC" not in sidebayes.compare({"one": fits["2"], "other": fits["2"]}).headline
 
 
 def test_a_small_difference_tells_nothing(fits):
