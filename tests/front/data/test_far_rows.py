@@ -143,11 +143,11 @@ def test_a_fill_value_in_the_data_is_pointed_out():
     x = X.copy()
     x[5, 1] = -999e12
     with pytest.warns(SideBayesWarning, match="x has values .* in row 5; the first is -9.99e\\+14"):
-        sb.fit("gmm", x, **KNOWN)
+        read_run("gmm", (x,), {"num_clusters": 2}, None)
 
 
 def test_a_misplaced_decimal_point_is_named():
     x = np.random.default_rng(0).normal(size=(16, 2))
     x[7, 1] = 5000.0
     with pytest.warns(SideBayesWarning, match="in row 7; the first is 5e\\+03 in column 1"):
-        sb.fit("gmm", x, **KNOWN)
+        read_run("gmm", (x,), {"num_clusters": 2}, None)
