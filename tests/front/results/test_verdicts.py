@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 
 import sidebayes
 from sidebayes import EM, HMC, MAP
@@ -119,6 +120,16 @@ def test_a_cluster_of_a_single_point_is_said():
         assert ("holds a single point of 60, number 17" in why) == said
         if said:
             assert level == "caution"
+
+
+@pytest.mark.parametrize("of_the_data", [True, False])
+def test_few_points_are_said_where_no_prior_of_the_user_holds_covariances(of_the_data):
+    x = np.random.default_rng(0).normal(size=(120, 6))
+    prior = sidebayes.GaussianPrior.empirical(x, 3)
+    block = GaussianComponents(3, 6, "full", prior, from_data=of_the_data, data=x)
+    found = block.remark({"location": np.zeros((1, 1, 3, 6))}) or ""
+    said = "120 points are few for 3 means and full covariances of 27 numbers" in found
+    assert said == of_the_data
 
 
 @pytest.mark.parametrize(
