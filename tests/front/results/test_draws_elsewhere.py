@@ -121,7 +121,7 @@ def test_the_path_of_a_saved_fit_is_the_fit(fit, tmp_path):
     assert "drawn elsewhere" not in str(table)
     with pytest.raises(ValueError, match="nuts gave draws, and BIC is of a mode"):
         _ = fit.bic
-    assert fit.seconds["search"] > 0
+    assert fit.seconds["search"] > 1e-3
 
 
 def test_a_full_fit_of_draws(fit, mcmc, tmp_path):
