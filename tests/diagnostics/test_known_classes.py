@@ -157,6 +157,9 @@ def test_a_moved_classifier_that_contradicts_known_classes_is_bad(source):
     assert level == "bad"
     assert "Although it was fitted to them, it tells the known classes no better" in why
     assert " BAD:" in repr(fit)
+
+
+def test_a_moved_classifier_that_keeps_known_classes_is_good(source):
     right = sb.fit("domain_adaptation", X, some(TRUTH), source=source, strength=1.0, progress=False)
     assert right.verdict[0] == "good"
 
