@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -64,6 +65,7 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in source_files()}
 
 
+@cache
 def import_statements(path: Path) -> list[tuple[str, list[str]]]:
     """Modules that a file imports, those imported for types alone included, and what it takes of each."""
     name = module_name(path)

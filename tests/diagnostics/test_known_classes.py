@@ -14,6 +14,7 @@ from sidebayes.diagnostics.trust.known_classes import recognition, sentence
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.expectation_maximisation.left_out import step_without
 from sidebayes.guides.engines.steps.updates import plan_updates
+from sidebayes.models.blocks.classes.source_components import _in_other_units
 from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
@@ -156,8 +157,17 @@ def test_a_moved_classifier_that_contradicts_known_classes_is_bad(source):
     assert level == "bad"
     assert "Although it was fitted to them, it tells the known classes no better" in why
     assert " BAD:" in repr(fit)
+
+
+def test_a_moved_classifier_that_keeps_known_classes_is_good(source):
     right = sb.fit("domain_adaptation", X, some(TRUTH), source=source, strength=1.0, progress=False)
     assert right.verdict[0] == "good"
+
+
+def test_columns_in_other_units_than_the_source_are_named(source):
+    assert _in_other_units(source, X) is None
+    assert "give x in the units of the source" in _in_other_units(source, 1e4 * X)
+    assert _in_other_units(source, X[:1]) is None  # which has no spread
 
 
 def test_a_target_in_other_units_is_a_caution(source):

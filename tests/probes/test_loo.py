@@ -228,6 +228,8 @@ def test_leaving_out_units_is_a_sum_over_the_grid(case):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sb.SideBayesWarning)  # few data: some weights are wide
         found = fit.loo()
+    size = found.n_data_points
+    assert found.se == pytest.approx(np.sqrt(size) * np.std(found.elpd_i.to_numpy(), ddof=1))
     sound = found.pareto_k.to_numpy() < 0.5
     assert sound.sum() >= 2
     # the mean of reciprocal densities is the reciprocal of the density left out

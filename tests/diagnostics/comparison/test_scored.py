@@ -122,18 +122,18 @@ def test_masks_and_censored_values_of_own_models(hidden, censored):
     assert numbers == {k: n for k, n in {"masks": hidden, "events": censored}.items() if n}
 
 
+def told(known, num_clusters=2):
+    return sb.fit("moe", X, known, num_clusters=num_clusters, num_classes=2, progress=False)
+
+
 @pytest.fixture(scope="module")
-def fits():
-    return {
-        "none": sb.fit("gmm", X, num_clusters=2, progress=False),
-        "some": sb.fit("moe", X, SOME, num_clusters=2, num_classes=2, progress=False),
-        "others": sb.fit("moe", X, OTHERS, num_clusters=2, num_classes=2, progress=False),
-        "again": sb.fit("moe", X, SOME, num_clusters=3, num_classes=2, progress=False),
-    }
+def some():
+    return told(SOME)
 
 
-def test_bic_is_not_compared_over_other_known_classes(fits):
-    table = compare_fits({name: fits[name] for name in ("none", "some", "others")})
+def test_bic_is_not_compared_over_other_known_classes(some):
+    none = sb.fit("gmm", X, num_clusters=2, progress=False)
+    table = compare_fits({"none": none, "some": some, "others": told(OTHERS)})
     assert "BIC prefers" not in table.headline
     assert (
         "BIC cannot be compared between none and some and others: they are of other known classes; give all "
@@ -143,23 +143,23 @@ def test_bic_is_not_compared_over_other_known_classes(fits):
     assert table.frame["bic"].notna().all()
 
 
-def test_bic_is_compared_over_the_same_known_classes(fits):
-    table = compare_fits({name: fits[name] for name in ("some", "again")})
+def test_bic_is_compared_over_the_same_known_classes(some):
+    table = compare_fits({"some": some, "again": told(SOME, 3)})
     assert table.headline.startswith("BIC prefers some, by ")
     assert not any("cannot be compared" in note for note in table.notes)
 
 
-def test_log_density_of_new_rows_is_of_the_rows_alone(fits):
+def test_log_density_of_new_rows_is_of_the_rows_alone(some):
     """As the note says."""
-    alone = fits["some"].log_prob(X)
-    joint = np.asarray(fits["some"].unit_terms)[0, 0]
+    alone = some.log_prob(X)
+    joint = np.asarray(some.unit_terms)[0, 0]
     np.testing.assert_allclose(alone[SOME < 0], joint[SOME < 0], rtol=1e-9)
     assert (alone[SOME >= 0] > joint[SOME >= 0]).all()
 
 
-def test_files_keep_what_is_scored(fits, tmp_path):
-    fits["some"].save(tmp_path / "fit.nc")
-    assert Scored.of(sb.load(tmp_path / "fit.nc")) == Scored.of(fits["some"])
+def test_files_keep_what_is_scored(some, tmp_path):
+    some.save(tmp_path / "fit.nc")
+    assert Scored.of(sb.load(tmp_path / "fit.nc")) == Scored.of(some)
 
 
 def stated(number, **kinds):

@@ -100,6 +100,9 @@ def test_a_fit_says_where_weights_are_too_large(wrong):
     assert f"cannot-links, {BEYOND} 0.15 in all" in said
     true = sidebayes.simulate_links(DATA.labels, 60, weight=6.0, seed=3)
     assert BEYOND not in of(true).verdict[1]
+
+
+def test_weights_are_not_doubted_where_flip_rates_are_learned(wrong):
     learned = {"reading": "relation", "flip_rate": "learned"}
     assert BEYOND not in of(wrong, engine=at_one(KNOWN | {"flip_rate": 0.2}), **learned).verdict[1]
 

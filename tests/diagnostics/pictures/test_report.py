@@ -74,9 +74,16 @@ def test_the_best_is_marked_within_a_data_set():
     }
 
 
-def test_a_narrow_page_shows_each_row_as_a_list(fits):
+@pytest.fixture(scope="module")
+def page(fits, tmp_path_factory):
+    """Text of a report that was written."""
+    path = tmp_path_factory.mktemp("report") / "r.html"
+    notes = {"hard": "cannot-link (0, 2) <contradicts>"}
+    return write_report(fits, path, title="a & b", notes=notes).read_text(encoding="utf-8")
+
+
+def test_a_narrow_page_shows_each_row_as_a_list(page):
     """Headings stand in every cell, and the style puts cells below each other at 400 pixels."""
-    page = render_report(fits)
     narrow = page.split("@media (max-width: 600px)")[1].split("@media")[0]
     for rule in ("table.comparison thead { display: none; }", "content: attr(data-heading)"):
         assert rule in narrow
@@ -122,21 +129,17 @@ class _Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_stands_alone(fits, tmp_path):
-    path = write_report(
-        fits, tmp_path / "r.html", title="a & b", notes={"hard": "cannot-link (0, 2) <contradicts>"}
-    )
-    text = path.read_text(encoding="utf-8")
-    page = _Page()
-    page.feed(text)
-    assert page.open == []
-    assert page.targets <= page.anchors
-    assert len(page.sources) == 8
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in page.sources)
-    assert not re.search(r"https?://|<script|@import|url\(", text)
-    assert "a &amp; b" in text
-    assert "&lt;contradicts&gt;" in text
-    assert "$" not in re.sub(r"base64,[^']*", "", text)
+def test_the_page_stands_alone(page):
+    read = _Page()
+    read.feed(page)
+    assert read.open == []
+    assert read.targets <= read.anchors
+    assert len(read.sources) == 8
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in read.sources)
+    assert not re.search(r"https?://|<script|@import|url\(", page)
+    assert "a &amp; b" in page
+    assert "&lt;contradicts&gt;" in page
+    assert "$" not in re.sub(r"base64,[^']*", "", page)
 
 
 def test_a_report_needs_fits_and_a_folder(fits, tmp_path):

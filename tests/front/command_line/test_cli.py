@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -57,16 +58,16 @@ HOW = {
 WITHOUT_LABELS = {"mixed_effects", "joint_survival", "geodesic_embedding"}
 
 
-@pytest.fixture
-def tables(tmp_path, monkeypatch):
-    """Points, a source domain of the same features, and repeated measures, as files."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Folder of points, a source domain of the same features, repeated measures, and landmarks."""
+    folder = tmp_path_factory.mktemp("tables")
     rng = np.random.default_rng(0)
     kind = np.arange(40) % 2
     x = pd.DataFrame(rng.normal(size=(40, 2)) + 4 * kind[:, None], columns=["a", "b"])
     x = x.assign(kind=np.where(kind, "yes", "no"))
-    x.assign(told=x["kind"].where(np.arange(40) < 8)).to_csv("table.csv", index=False)
-    x.assign(a=x["a"] + 1).to_csv("other.csv", index=False)
+    x.assign(told=x["kind"].where(np.arange(40) < 8)).to_csv(folder / "table.csv", index=False)
+    x.assign(a=x["a"] + 1).to_csv(folder / "other.csv", index=False)
     subject, t = np.repeat(np.arange(10), 4), np.tile(np.arange(4.0), 10)
     slope = np.where(subject < 5, 1.0, -1.0)
     y = slope * t + rng.normal(size=10)[subject] + 0.3 * rng.normal(size=40)
@@ -78,16 +79,24 @@ def tables(tmp_path, monkeypatch):
         "time": 4 + subject + 0.5,
         "event": subject % 2,
     }
-    pd.DataFrame(long).to_csv("long.csv", index=False)
+    pd.DataFrame(long).to_csv(folder / "long.csv", index=False)
     square = np.array([[0, 0], [1, 0], [1, 1], [0, 1.0]])[:, None] + 0.1 * rng.normal(
         size=(4, 10, 2)
     )
     shapes = pd.DataFrame(np.swapaxes(square, 0, 1).reshape(40, 2), columns=["x", "y"])
     shapes = shapes.assign(who=long["who"], mark=np.tile(np.arange(4), 10), kind=long["kind"])
-    shapes.to_csv("shapes.csv", index=False)
+    shapes.to_csv(folder / "shapes.csv", index=False)
     landmarks = sidebayes.Landmarks(shapes[["x", "y"]], shapes["who"], shapes["mark"])
     shapes[["x", "y"]] = sidebayes.register_points(landmarks).x
-    shapes.to_csv("frame.csv", index=False)
+    shapes.to_csv(folder / "frame.csv", index=False)
+    return folder
+
+
+@pytest.fixture
+def tables(written, tmp_path, monkeypatch):
+    """A copy of these files in the folder at hand."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
 
 
 def refused(*arguments):
@@ -127,14 +136,14 @@ def test_fit_compare_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
     quick = (*short, "--option", "covariance=spherical")
-    run("fit", "gmm", "four_gaussians", *quick, "-o", "a.nc")
     links = sidebayes.simulate_links(sidebayes.load_dataset("four_gaussians").labels, 10)
     links.write("links.csv")
     text = run("fit", "ppc", "four_gaussians", "--links", "links.csv", *quick, "-o", "b.nc")
     assert "saved b.nc" in text
     assert sidebayes.load("b.nc").links.num_links == 10
+    shutil.copy("b.nc", "a.nc")
     text = run("compare", "a.nc", "b.nc", "--csv", "table.csv")
-    assert "gmm" in text
+    assert "ppc" in text
     assert (tmp_path / "table.csv").read_text().count("\n") == 3
     for command in (("compare", "a.nc", "--csv", "a.nc"), ("report", "a.nc", "-o", "./a.nc")):
         result = CliRunner().invoke(app, list(command))
@@ -203,6 +212,19 @@ def test_every_card_is_fitted(name, tables):
             not in ("trajectories", "mixed_effects_mixture", "hierarchical_shape", "latent_shape")
             else 10
         )
+
+
+def test_coefficients_are_shown(tables, monkeypatch):
+    found = pd.DataFrame({"standard_error": [0.5, 0.1]}, index=["Intercept", "t"])
+    fit = SimpleNamespace(
+        run=SimpleNamespace(signature={"fixed"}), coefficients=lambda: found, method="mixed_effects"
+    )
+    outcome = Outcome(fit, [], pd.Series(range(10)))
+    monkeypatch.setattr("sidebayes.commands.fitting.fit_asked", lambda asked: outcome)
+    monkeypatch.setattr(sidebayes, "compare", lambda fits: "compared")
+    text = run("fit", "mixed_effects", "long.csv", *MIXED)
+    shown = text[text.index("standard_error") :].splitlines()[1:3]
+    assert [line.split() for line in shown] == [["Intercept", "0.5"], ["t", "0.1"]]
 
 
 def test_fixed_effects_are_shown(tables, monkeypatch):

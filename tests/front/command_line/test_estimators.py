@@ -110,6 +110,10 @@ def test_links_find_their_place_in_every_model():
     given = {"engine": engine, "options": {"inputs": x}}
     found = LinkedMixtureClusterer(2, method="trajectories", **given).fit(x, links=links)
     assert found.result_.links.num_links == 1
+
+
+def test_links_have_no_place_by_position_in_every_model():
+    x, links = np.random.default_rng(0).normal(size=(12, 1)), sidebayes.Links.must_link([(0, 1)])
     with pytest.raises(TypeError, match="trajectories takes links by name only: links="):
         sidebayes.fit("trajectories", x, links, num_clusters=2)
 

@@ -7,6 +7,8 @@ import pytest
 
 import sidebayes as sb
 from sidebayes import Links, SideBayesWarning
+from sidebayes.common.magnitudes import warn_of_far_rows
+from sidebayes.runs.arguments import read_run
 from tests.support.draws import at_one
 
 QUICK = {"engine": sb.EM(num_restarts=1, max_steps=5), "progress": False}
@@ -43,12 +45,28 @@ def test_other_rows_keep_their_labels(fits):
     np.testing.assert_allclose(beside.sum(axis=1), 1.0)
 
 
-def test_place_and_unit_of_shapes_do_not_count():
+def shapes_on_a_table():
+    """Five landmarks of twelve individuals, one of them elsewhere on the table, one in another unit."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(5, 2)) + 0.1 * rng.normal(size=(12, 5, 2))
-    moved = x.copy()
-    moved[3] += 1e5  # elsewhere on the table
-    moved[5] *= 1e5  # in another unit
+    moved = rng.normal(size=(5, 2)) + 0.1 * rng.normal(size=(12, 5, 2))
+    moved[3] += 1e5
+    moved[5] *= 1e5
+    return moved
+
+
+def test_place_and_unit_of_shapes_do_not_count_where_they_are_read():
+    moved, sizes = shapes_on_a_table(), {"num_clusters": 1, "num_modes": 2}
+    read_run("hierarchical_shape", (sb.Landmarks.from_array(moved),), sizes, None)
+    new = moved[:2] * np.array([1e6, 1.0])[:, None, None] - 1e5
+    frames = {"frames": np.repeat([0, 1], 5), "reference_frames": np.repeat(np.arange(12), 5)}
+    warn_of_far_rows("x", new.reshape(10, 2), moved.reshape(60, 2), **frames)
+    moved[7, 2, 0] = 1e7  # a slip
+    with pytest.warns(SideBayesWarning, match=r"in row 37; the first is 1e\+07 in column 0"):
+        read_run("hierarchical_shape", (sb.Landmarks.from_array(moved),), sizes, None)
+
+
+def test_place_and_unit_of_shapes_do_not_count():
+    moved = shapes_on_a_table()
     params = {"weights": [1.0], "mean": [[0.0, 0.0]], "covariance": 0.01 * np.eye(2)}
     given = {"num_clusters": 1, "num_modes": 2, "engine": at_one(params), "progress": False}
     fit = sb.fit("hierarchical_shape", sb.Landmarks.from_array(moved), **given)
@@ -125,11 +143,11 @@ def test_a_fill_value_in_the_data_is_pointed_out():
     x = X.copy()
     x[5, 1] = -999e12
     with pytest.warns(SideBayesWarning, match="x has values .* in row 5; the first is -9.99e\\+14"):
-        sb.fit("gmm", x, **KNOWN)
+        read_run("gmm", (x,), {"num_clusters": 2}, None)
 
 
 def test_a_misplaced_decimal_point_is_named():
     x = np.random.default_rng(0).normal(size=(16, 2))
     x[7, 1] = 5000.0
     with pytest.warns(SideBayesWarning, match="in row 7; the first is 5e\\+03 in column 1"):
-        sb.fit("gmm", x, **KNOWN)
+        read_run("gmm", (x,), {"num_clusters": 2}, None)

@@ -253,7 +253,10 @@ def test_missing_values_are_found_by_their_row(tmp_path, small_blocks):
         sidebayes.fit("gmm", null, num_clusters=2, engine="stochastic_em")
 
 
-def test_an_absurd_row_outside_the_sample_is_named(tmp_path, monkeypatch, small_blocks):
+@pytest.mark.parametrize("sampled", [False, True])
+def test_an_absurd_row_is_named_whether_sampled_or_not(
+    tmp_path, monkeypatch, small_blocks, sampled
+):
     monkeypatch.setattr(streams, "_SAMPLE", 200)
     engine = sidebayes.StochasticEM(batch_size=100, max_epochs=3, tol=0.0)
     given = {"num_clusters": 3, "engine": engine, "progress": False}
@@ -263,15 +266,15 @@ def test_an_absurd_row_outside_the_sample_is_named(tmp_path, monkeypatch, small_
         raise KeyboardInterrupt  # all rows were looked over by now
 
     monkeypatch.setattr(sidebayes.StochasticEM, "run", stop)
-    for row in (int(np.setdiff1d(np.arange(900), sample)[-1]), int(sample[-1])):
-        rows = X.copy()
-        rows[row, 1] = -1e7
-        table = sidebayes.scan(written(tmp_path, "npy", rows))
-        with (
-            pytest.warns(sidebayes.SideBayesWarning, match=rf"in row {row}; .* in column 1\."),
-            pytest.raises(KeyboardInterrupt),
-        ):
-            sidebayes.fit("gmm", table, **given)
+    row = int(sample[-1] if sampled else np.setdiff1d(np.arange(900), sample)[-1])
+    rows = X.copy()
+    rows[row, 1] = -1e7
+    table = sidebayes.scan(written(tmp_path, "npy", rows))
+    with (
+        pytest.warns(sidebayes.SideBayesWarning, match=rf"in row {row}; .* in column 1\."),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        sidebayes.fit("gmm", table, **given)
 
 
 def test_what_needs_all_rows_is_refused(tmp_path):

@@ -58,6 +58,10 @@ def test_an_order_that_moves_the_result_is_said(table, engine, monkeypatch):
     assert "rows seem to be sorted" in said
     assert "shuffle the rows" in said
     assert "fewer clusters" not in said
+
+
+def test_rows_in_no_order_need_no_mixing(table, engine, monkeypatch):
+    monkeypatch.setattr(streamed_data, "_POOL", 1)
     shuffled = np.random.default_rng(0).permutation(X)
     other = sidebayes.fit("gmm", table(shuffled), engine=engine, **GIVEN)
     assert other.verdict[0] == "good", other.verdict

@@ -191,7 +191,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_tables_of_classes_and_words(folder, monkeypatch):
+def test_tables_of_classes_and_words(folder):
     data = sb.load_dataset(str(folder / "plain.csv"), label="kind", drop=["note"])
     assert data.feature_names == NAMES
     assert data.num_classes == 2
@@ -199,7 +199,11 @@ def test_tables_of_classes_and_words(folder, monkeypatch):
     with pytest.warns(sb.SideBayesWarning, match="counts the rows; it is left out"):
         assert sb.load_dataset(str(folder / "indexed.csv")).feature_names == NAMES
     assert sb.load_dataset(str(folder / "counted.csv")).x.shape == (150, 4)
-    params = {"weights": [0.5, 0.5], "mean": data.x[[0, -1], :3], "covariance": [np.eye(3)] * 2}
+
+
+def test_a_table_of_classes_and_words_is_fitted_on_the_command_line(folder, monkeypatch):
+    x = FRAME[["a", "b", "c"]].to_numpy()
+    params = {"weights": [0.5, 0.5], "mean": x[[0, -1]], "covariance": [np.eye(3)] * 2}
     monkeypatch.setattr("sidebayes.commands.fitting.make_engine", lambda *_: at_one(params))
     chosen = ["--label", "kind", "--drop", "note", "--drop", "d"]
     command = ["fit", "gmm", str(folder / "plain.csv"), *chosen]

@@ -1,6 +1,7 @@
 """Draws made elsewhere: a row of a comparison without the model, a full fit with it."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Annotated
 
 import arviz_base
@@ -13,9 +14,11 @@ import xarray as xr
 from jax import random
 from jax.typing import ArrayLike
 from numpyro.infer import MCMC, NUTS
-from sidebayes.diagnostics.elsewhere import read_draws
+from sidebayes.diagnostics.elsewhere import matched_by_name, read_draws
+from sidebayes.guides.engines.base import Problem
 
 import sidebayes
+from sidebayes.runs.execution import _frozen
 from tests.support.draws import Told
 
 X = np.random.default_rng(0).normal([[0.0]] * 10 + [[6.0]] * 10, 1.0)
@@ -116,6 +119,9 @@ def test_the_path_of_a_saved_fit_is_the_fit(fit, tmp_path):
     table = sidebayes.compare({"own": fit, "saved": tmp_path / "fit.nc"})
     assert table.frame.loc["own", "engine"] == table.frame.loc["saved", "engine"]
     assert "drawn elsewhere" not in str(table)
+    with pytest.raises(ValueError, match="nuts gave draws, and BIC is of a mode"):
+        _ = fit.bic
+    assert fit.seconds["search"] > 1e-3
 
 
 def test_a_full_fit_of_draws(fit, mcmc, tmp_path):
@@ -194,16 +200,24 @@ def drawn(mean, sd, x=X):
     return sidebayes.Fit.from_draws(normal, x, {"mean": mean, "sd": sd})
 
 
-def test_draws_of_other_data_are_bad(fit):
+@pytest.mark.parametrize(
+    "other",
+    [X + 3.0, 10 * X, np.tile(X[:10], (2, 1))],
+    ids=["moved", "in another unit", "a part, twice"],
+)
+def test_draws_of_other_data_are_bad(fit, other):
+    own = own_draws(fit)
+    found = drawn(own["mean"], own["sd"], other)
+    level, why = found.verdict
+    assert level == "bad"
+    assert "no draws of this model at these data: steps that keep the posterior move" in why
+    with pytest.raises(ValueError, match="not to be trusted"):
+        found.with_evidence()
+
+
+def test_draws_of_these_data_are_good_unless_they_are_narrow(fit):
     own = own_draws(fit)
     assert drawn(own["mean"], own["sd"]).verdict[0] == "good"
-    for other in (X + 3.0, 10 * X, np.tile(X[:10], (2, 1))):
-        found = drawn(own["mean"], own["sd"], other)
-        level, why = found.verdict
-        assert level == "bad"
-        assert "no draws of this model at these data: steps that keep the posterior move" in why
-        with pytest.raises(ValueError, match="not to be trusted"):
-            found.with_evidence()
     narrow = drawn(own["mean"].mean() + 0.6 * (own["mean"] - own["mean"].mean()), own["sd"])
     table = sidebayes.compare({"narrow": narrow, "ours": fit})
     assert table.frame["trust"].to_dict() == {"narrow": "no", "ours": "reference"}
@@ -232,12 +246,24 @@ def test_frozen_draws_are_bad(fit):
     assert sidebayes.compare({"raw": raw}).headline.endswith("do not trust.")
 
 
-def test_a_support_of_one_point_is_not_frozen(fit):
-    def one_weight(x):
-        numpyro.sample("weights", dist.Dirichlet(np.ones(1)))
-        numpyro.deterministic("constant", 3.0)
-        normal(x)
+def one_weight(x):
+    numpyro.sample("weights", dist.Dirichlet(np.ones(1)))
+    numpyro.deterministic("constant", 3.0)
+    normal(x)
 
+
+def test_sites_without_room_to_move_are_not_frozen():
+    run = SimpleNamespace(
+        problem=Problem(one_weight, (X,)), engine=SimpleNamespace(length="num_samples")
+    )
+    moving, still = np.random.default_rng(0).uniform(1, 2, (2, 50)), np.ones((2, 50))
+    for mean, found in ((moving, []), (still, ["mean"])):
+        draws = {"weights": np.ones((2, 50, 1)), "mean": mean, "sd": moving}
+        result = SimpleNamespace(draws=draws, sample_stats={"lp": moving}, points=())
+        assert _frozen(run, result) == found
+
+
+def test_a_support_of_one_point_is_not_frozen(fit):
     size = (4, 500)
     given = own_draws(fit) | {"weights": np.ones((*size, 1)), "constant": np.full(size, 3.0)}
     found = sidebayes.Fit.from_draws(one_weight, X, given)
@@ -279,6 +305,20 @@ def regression(y: Annotated[ArrayLike, "rows"], z: Annotated[ArrayLike, "rows te
     slope = numpyro.sample("slope", prior, infer={"event_dims": ["terms"]})
     with numpyro.plate("rows", len(y)):
         numpyro.sample("y", dist.Normal(z @ slope, 1.0), obs=y)
+
+
+def test_draws_along_an_axis_are_put_in_the_order_of_its_names():
+    values = np.random.default_rng(0).normal(size=(2, 3, 2))
+
+    def matched(*names):
+        drawn = xr.DataArray(values, {"term": [*names]}, ("chain", "draw", "term"), "slope")
+        return matched_by_name(drawn, ["terms"], {"terms": ["p", "q"]})
+
+    np.testing.assert_array_equal(matched("q", "p"), values[..., ::-1])
+    for names in (("p", "q"), (1, 2)):
+        np.testing.assert_array_equal(matched(*names), values)
+    with pytest.raises(ValueError, match=r"draws of 'slope' are of \['p', 'r'\] along 'term'"):
+        matched("p", "r")
 
 
 def test_names_along_axes_are_matched():

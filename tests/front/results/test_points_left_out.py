@@ -1,5 +1,6 @@
 """Units are not left out of points that coordinate ascent fitted to all of them."""
 
+import json
 import warnings
 from typing import Annotated
 
@@ -8,12 +9,15 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import xarray as xr
 from jax.typing import ArrayLike
+from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 import sidebayes
 from sidebayes import CoordinateAscent, LinkedCategorical, LinkedMixture, SideBayesWarning
+from tests.diagnostics.comparison.test_reference import sampled
 
 RNG = np.random.default_rng(0)
 Y = RNG.normal(np.where(RNG.integers(0, 2, 40), 3.0, -3.0), 1.0)
@@ -36,6 +40,31 @@ def shifted(
 
 def fitted(size):
     return sidebayes.fit(shifted, Y, Z[:, :size], engine=ENGINE, progress=False)
+
+
+def held(size):
+    """Draws beside a site of so many numbers that is held at a point."""
+    fit = sampled(size, engine="cavi")
+    fit.tree.attrs["sidebayes_options"] = json.dumps({"size": size})
+    fit.tree["fit_info"].attrs["points"] = json.dumps(["slopes"])
+    slopes = ("chain", "draw", "terms"), np.ones((4, 400, size))
+    fit.tree["posterior"] = xr.DataTree(fit.tree["posterior"].to_dataset().assign(slopes=slopes))
+    return fit
+
+
+def test_draws_beside_points_are_refused_or_scored_with_a_warning():
+    few, many = held(2), held(12)
+    for refit in (False, True):
+        with pytest.raises(ValueError, match=r"cavi holds slopes at points .* 12 numbers.*kfold"):
+            many.loo(refit=refit)
+    with pytest.warns(SideBayesWarning, match="slopes at points .* too high by about 2 nats"):
+        assert np.isfinite(few.loo().elpd)
+    sampled(1, engine="cavi").loo()  # without points and without a warning
+    table = compare_fits({"few": few, "many": many})
+    assert np.isnan(table.frame.loc["many", "elpd_loo"])
+    assert np.isfinite(table.frame.loc["few", "elpd_loo"])
+    assert "LOO elpd of few (by about 2, for slopes) is too high" in str(table)
+    assert "LOO prefers" not in str(table)
 
 
 @pytest.fixture(scope="module")

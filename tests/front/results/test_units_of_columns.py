@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sidebayes.models.blocks.components.centroids import Centroids
+from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
+from sidebayes.models.blocks.kernels.latent_classifier import LatentClassifier
 from sidebayes.models.blocks.mixtures import data_units
 
 import sidebayes
@@ -30,6 +33,22 @@ def test_orthogonal_columns_have_the_spread_that_they_should():
     features = sidebayes.GraphKernel.build(DATA.x).features()
     assert np.ptp(np.log10(features.std(axis=0))) > 1
     assert data_units.remark_on_units("x", features) is None
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (Centroids(3, 4, 1.0), True),
+        (LatentClassifier(np.zeros((3, 4))), True),
+        (GaussianComponents(3, 4, "spherical", None), True),
+        (GaussianComponents(3, 4, "full", sidebayes.GaussianPrior.empirical(WIDE, 3)), False),
+    ],
+    ids=["centres", "classifier", "spheres", "full covariances"],
+)
+def test_parts_of_models_that_depend_on_units_say_so(part, says):
+    wide, alike = (part.remark_on_data("x", x - x.mean(axis=0)) or "" for x in (WIDE, DATA.x))
+    assert ("depends on the units of the columns of x" in wide) == says
+    assert "units of the columns" not in alike
 
 
 @pytest.mark.parametrize(

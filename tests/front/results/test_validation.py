@@ -87,7 +87,7 @@ def test_one_connected_set_at_a_time_has_the_closed_form(conjugate):
     expected = [held_out(rows, np.setdiff1d(np.arange(9), rows)) for rows in UNITS]
     np.testing.assert_allclose(found.elpd_i, expected, atol=0.01)
     assert found.elpd == pytest.approx(np.sum(expected), abs=0.03)
-    assert found.se == pytest.approx(np.sqrt(6) * np.std(expected), rel=0.02)
+    assert found.se == pytest.approx(np.sqrt(6) * np.std(expected, ddof=1), rel=0.02)
     assert (found.n_folds, found.n_data_points, found.n_samples) == (6, 6, 800)
     together = conjugate.tree["log_likelihood"]["x"].to_numpy().reshape(-1, 6)
     inside = np.log(np.exp(together).mean(axis=0))
@@ -241,6 +241,7 @@ def test_folds_and_weights_have_units_in_one_order():
     score = fit.kfold(2, progress=False)
     by_hand = [*norm.logpdf(early, -0.5, 2.0), *norm.logpdf(late, 0.5, 1.0)]
     np.testing.assert_allclose(score.elpd_i, by_hand)
+    assert score.se == pytest.approx(np.sqrt(7) * np.std(by_hand, ddof=1))
     np.testing.assert_allclose(fit.unit_terms[0, 0], [*by_hand, norm.logpdf(4.0, 5.0, 1.0)])
 
 

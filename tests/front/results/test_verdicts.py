@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 
 import sidebayes
 from sidebayes import EM, HMC, MAP
@@ -121,45 +122,57 @@ def test_a_cluster_of_a_single_point_is_said():
             assert level == "caution"
 
 
-def test_few_points_for_full_covariances_are_said():
+@pytest.mark.parametrize("of_the_data", [True, False])
+def test_few_points_are_said_where_no_prior_of_the_user_holds_covariances(of_the_data):
+    x = np.random.default_rng(0).normal(size=(120, 6))
+    prior = sidebayes.GaussianPrior.empirical(x, 3)
+    block = GaussianComponents(3, 6, "full", prior, from_data=of_the_data, data=x)
+    found = block.remark({"location": np.zeros((1, 1, 3, 6))}) or ""
+    said = "120 points are few for 3 means and full covariances of 27 numbers" in found
+    assert said == of_the_data
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "said"),
+    [
+        (3, {}, True),
+        (3, {"covariance": "diagonal"}, False),
+        (2, {}, False),
+        (3, {"prior": "by evidence"}, False),
+    ],
+    ids=["full", "diagonal", "two", "by evidence"],
+)
+def test_few_points_for_full_covariances_are_said(number, options, said):
     """Three Gaussians, 40 rows each for 27 numbers: a mode of high likelihood groups them worse."""
     x = np.random.default_rng(0).normal(size=(120, 6))
-
-    def remark(number, **options):
-        found = known(x, number, **options)
-        assert found.verdict[0] != "good" or "are few" not in found.verdict[1]
-        return (
-            "120 points are few for 3 means and full covariances of 27 numbers" in found.verdict[1]
-        )
-
-    assert remark(3)
-    assert not remark(3, covariance="diagonal")
-    assert not remark(2)
-    assert not remark(3, prior=sidebayes.GaussianPrior.by_evidence(x, 3))
+    if "prior" in options:
+        options = {"prior": sidebayes.GaussianPrior.by_evidence(x, 3)}
+    level, why = known(x, number, **options).verdict
+    assert level != "good" or "are few" not in why
+    assert ("120 points are few for 3 means and full covariances of 27 numbers" in why) == said
 
 
-def test_columns_that_depend_on_others_are_said():
+@pytest.mark.parametrize(
+    ("noise", "options", "said"),
+    [(0.0, {}, True), (0.0, {"covariance": "tied"}, False), (1e-3, {}, False)],
+    ids=["full", "tied", "noisy"],
+)
+def test_columns_that_depend_on_others_are_said(noise, options, said):
     """Full covariances have no width of their own there, and favour clusters of unequal sizes."""
     copied = np.c_[X, 2 * X[:, 0]]
-
-    def remark(rows, **options):
-        why = known(rows, 3, **options).verdict[1]
-        return "Column 4 of x is a linear function of column 0" in why
-
-    assert remark(copied)
-    assert not remark(copied, covariance="tied")
-    copied[:, 4] += np.random.default_rng(0).normal(scale=1e-3, size=len(X))
-    assert not remark(copied)
+    copied[:, 4] += np.random.default_rng(0).normal(scale=noise, size=len(X))
+    why = known(copied, 3, **options).verdict[1]
+    assert ("Column 4 of x is a linear function of column 0" in why) == said
 
 
-def test_seconds_add_up(fits):
-    for name in ("em", "one draw"):
-        seconds = fits[name].seconds
-        parts = {part: spent for part, spent in seconds.items() if part != "total"}
-        assert set(parts) == {"compile", "run", "search", "other"}
-        assert sum(parts.values()) == pytest.approx(seconds["total"])
-        assert min(parts.values()) >= 0
-    assert fits["one draw"].seconds["search"] > fits["em"].seconds["search"]
+@pytest.mark.parametrize("name", ["em", "one draw"])
+def test_seconds_add_up(fits, name):
+    seconds = fits[name].seconds
+    parts = {part: spent for part, spent in seconds.items() if part != "total"}
+    assert set(parts) == {"compile", "run", "search", "other"}
+    assert sum(parts.values()) == pytest.approx(seconds["total"])
+    assert min(parts.values()) >= 0
+    assert name == "em" or parts["search"] > fits["em"].seconds["search"]
 
 
 def test_a_start_that_collapsed_is_not_the_one_that_is_judged():

@@ -15,6 +15,7 @@ from sidebayes.models.blocks.roles import Chosen, Truncation, signature_of
 
 import sidebayes as sb
 from sidebayes import Groups, LabelGraph, LinkedCategorical, LinkedMixture, Links
+from sidebayes.runs.arguments import read_run
 from tests.support.draws import at_one
 
 RNG = np.random.default_rng(0)
@@ -63,9 +64,8 @@ def test_tables_are_chosen_once():
     again = found.predict_proba(Y[:3])  # with the centre of the fit, not that of three rows
     np.testing.assert_allclose(again, found.responsibilities()[:3], atol=1e-12)
     assert signature_of(shifted).truncates
-    engine = at_one({"mean": np.linspace(0.0, 8.0, 20)})
-    given = sb.fit(shifted, Y, centre=np.array([7.0]), num_clusters=20, engine=engine)
-    assert given.run.data["centre"] == 7.0
+    given = read_run(shifted, (Y,), {"centre": np.array([7.0]), "num_clusters": 20}, None)
+    assert given.data["centre"] == 7.0
 
 
 def test_links_join_rows_or_subjects():

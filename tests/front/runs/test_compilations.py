@@ -2,13 +2,16 @@
 
 from itertools import pairwise
 
+import jax
 import numpy as np
 import pytest
 from sidebayes.guides.engines.plumbing import programs
+from sidebayes.guides.engines.plumbing.identity import structure
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 
 import sidebayes
+from sidebayes.runs.arguments import read_run
 
 DATA = sidebayes.load_dataset("iris")
 ENGINE = sidebayes.EM(num_restarts=2, max_steps=3)
@@ -131,6 +134,17 @@ def adapted(x, first):
     covariance = np.stack([np.eye(4) * (1 + first)] * 3)
     source = sidebayes.SourceMixture(np.full(3, 1 / 3), mean, covariance, np.arange(3))
     return ("domain_adaptation", x), {"source": source}
+
+
+def test_problems_with_other_numbers_in_options_have_one_structure():
+    """By which, and by the types of their arguments, programs are known."""
+    found = []
+    for first in (0, 1):
+        (method, *data), options = voted(DATA.x, first)
+        problem = read_run(method, tuple(data), options | {"num_clusters": 2}, ENGINE).problem
+        leaves, tree = jax.tree.flatten(problem.args)
+        found.append((structure(problem), tree, list(map(jax.typeof, leaves))))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

@@ -61,18 +61,26 @@ def test_survival_data_have_names():
     assert data["time"]["s10"] == 14.0
 
 
-def test_known_classes_of_the_wrong_subjects_are_a_caution():
-    """Without a class of its own, a row is told little better than by shares, and is sure of another one."""
+def classed(known):
+    """A fit to subjects of two levels, told their classes as `known` turns a Series by name into them."""
     table, names = long_table()
     data = sidebayes.design("y ~ t + (1 | s)", table)
     classes = pd.Series(np.arange(24) % 2, names).map({0: "low", 1: "high"})
     shared = {"num_clusters": 2, "shared": ("covariance", "noise"), "progress": False}
     shared["engine"] = sidebayes.EM(num_restarts=2)
+    return sidebayes.fit("mixed_effects_mixture", **data, known=known(classes), **shared)
+
+
+def test_known_classes_of_the_wrong_subjects_are_a_caution():
+    """Without a class of its own, a row is told little better than by shares, and is sure of another one."""
     with pytest.warns(sidebayes.SideBayesWarning, match="known has no names"):
-        wrong = sidebayes.fit("mixed_effects_mixture", **data, known=classes.to_numpy(), **shared)
+        wrong = classed(pd.Series.to_numpy)
     assert wrong.verdict[0] == "caution"
     assert "Known classes contradict the rows: once no class is known" in wrong.verdict[1]
-    right = sidebayes.fit("mixed_effects_mixture", **data, known=classes.sort_index(), **shared)
+
+
+def test_known_classes_of_the_right_subjects_are_good():
+    right = classed(pd.Series.sort_index)
     assert right.verdict[0] == "good"
     table = right.coefficients()
     assert set(table.index.get_level_values("cluster")) == {"low", "high"}
