@@ -59,9 +59,9 @@ class DirectionalPrior:
     def empirical(cls, x: ArrayLike, num_clusters: int) -> DirectionalPrior:
         r"""Weak prior set from the data, as `GaussianPrior.empirical` is.
 
-        It has Q + 2 degrees of freedom. Its squared scale, the mean of every variance, is the variance of the data about their mean
-        direction, :math:`2 (1 - \bar R) / Q` with the mean resultant length :math:`\bar R`, divided by
-        ``num_clusters ** (2 / Q)``.
+        It has Q + 2 degrees of freedom. Its squared scale, the mean of every variance, is the variance of
+        the data about their mean direction, :math:`2 (1 - \bar R) / Q` with the mean resultant length
+        :math:`\bar R`, divided by ``num_clusters ** (2 / Q)``.
 
         Parameters
         ----------

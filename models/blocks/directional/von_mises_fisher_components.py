@@ -46,8 +46,8 @@ class VonMisesFisherComponents(Block):
     Mean directions are uniform on the sphere, concentrations :math:`\kappa` under a gamma prior, which is
     that of a `DirectionalPrior` for the variance :math:`1 / \kappa`, or under a flat one. The M-step of EM is
     exact: the mean is the direction of the resultant, and the concentration solves
-    :math:`n (A(\kappa) - \bar R) = (a - 1) / \kappa - s^2 / 2`, with the shape a of that prior, by Newton steps
-    in a bracket, A being a ratio of Bessel functions.
+    :math:`n (A(\kappa) - \bar R) = (a - 1) / \kappa - s^2 / 2`, with the shape a of that prior, by Newton
+    steps in a bracket, A being a ratio of Bessel functions.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The prior of spreads on the sphere: one law for covariances, variances and concentrations, and a weak one."""
+"""The prior of spreads on the sphere: one law for covariances, variances, concentrations; a weak one."""
 
 import jax
 import jax.numpy as jnp
