@@ -67,7 +67,7 @@ def wound(free: Mapping[str, Array], circles: Collection[str]) -> dict[str, Arra
 
 
 def winding_weight(free: Mapping[str, Array], circles: Collection[str]) -> Array:
-    """Log weight of all places among unconstrained values, which says nothing of the angles, shape ()."""
+    """Log weight of all places among unconstrained values, on which no angle depends, shape ()."""
     places = [free[name] for name in circles if name in free]
     weights = (Wound().log_abs_det_jacobian(x, x).sum() for x in places)
     return sum(weights, start=jnp.zeros(()))
