@@ -34,7 +34,12 @@ from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import observed_values, site_roles, values_beside
-from sidebayes.guides.engines.problem.density import circular_sites, latent_supports, shapes_at
+from sidebayes.guides.engines.problem.density import (
+    abstract_trace,
+    circular_sites,
+    latent_supports,
+    shapes_at,
+)
 from sidebayes.guides.engines.problem.importance import evidence_below
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
@@ -379,7 +384,7 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         names=stored.coordinates(run),
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
-        circular=circular_sites(problem),
+        circular=circular_sites(abstract_trace(problem)),
         ordered=axes.ordered,
         remarks=(*_remarks(run, found._replace(result=result)), *filter(None, [axes.doubt])),
         attrs=stored.attributes(run),

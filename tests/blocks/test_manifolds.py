@@ -260,3 +260,14 @@ def test_slopes_of_the_alignment_where_moments_agree():
     triangle = jnp.asarray(np.stack([np.cos(angle), np.sin(angle)], axis=1) / np.sqrt(3))
     weight = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)))
     check_grads(lambda u: (preshape.align(u, triangle) * weight).sum(), (triangle,), 2)
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_the_horizontal_basis_turns_with_the_preshape(axes):
+    rng = np.random.default_rng(axes)
+    first = np.asarray(preshape.to_preshape(rng.normal(size=(7, axes))).shape)
+    turn = np.linalg.qr(rng.normal(size=(axes, axes)))[0]
+    turn[:, 0] *= np.linalg.det(turn)
+    basis, other = (preshape.horizontal_basis(one) for one in (first, first @ turn))
+    turned = np.einsum("lid,ij->ljd", basis.reshape(7, axes, -1), turn).reshape(other.shape)
+    np.testing.assert_allclose(other, turned, atol=1e-12)

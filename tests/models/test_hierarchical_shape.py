@@ -14,6 +14,7 @@ import pytest
 from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.manifolds import preshape
 from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart, choose_chart
@@ -315,3 +316,18 @@ def test_groups_and_covariates_that_leave_nothing_unexplained_are_said(known, co
     else:
         with pytest.warns(sb.SideBayesWarning, match=message):
             choose_chart(given, {})
+
+
+def test_turning_all_data_changes_neither_starts_nor_density():
+    """Starts are partitions of the coordinates, whose axes and signs must turn with the data."""
+    turn = np.array([[np.cos(2.0), -np.sin(2.0)], [np.sin(2.0), np.cos(2.0)]])
+    problems, starts = [], []
+    for shapes in (SHAPES, SHAPES @ turn):
+        given = arguments(shape_chart(shapes, 3))
+        given = (shapes.reshape(given[0].shape), *given[1:])
+        problems.append(Problem(hierarchical_shape, given, {"num_clusters": 2}))
+        starts.append(initial_values(problems[-1], 0, 4))
+    for name, value in starts[0].items():
+        np.testing.assert_allclose(starts[1][name], value, atol=1e-9)
+    one, other = densities({name: value[1] for name, value in starts[0].items()}, problems)
+    np.testing.assert_allclose(one, other, atol=1e-6)

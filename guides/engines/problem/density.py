@@ -17,6 +17,7 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
 from sidebayes.models.blocks.block_facts import HasUnits, Individual
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.manifolds.circles import Wound, is_circular
 
 from ..base import Problem
 from ..plumbing.programs import tracing, unchecked
@@ -120,7 +121,7 @@ def place(
     ----------
     problem : Problem
     free : mapping of str to Array
-        Unconstrained values.
+        Unconstrained values; those of angles may be places on a line, see `wound`.
     args : tuple, optional
     fixed : mapping of str to Array, optional
         Values of the other latent sites, in their supports.
@@ -148,7 +149,10 @@ def place(
             return known[site["name"]]
         if site["name"] not in free:
             return None
-        bijector, value = bijector_of(site), free[site["name"]]
+        value = free[site["name"]]
+        bijector = bijector_of(site)
+        if is_circular(site["fn"]) and jnp.ndim(value) > len(site["fn"].shape()):
+            bijector = Wound()
         out = bijector(value)
         log_det.append(jnp.sum(bijector.log_abs_det_jacobian(value, out)))
         return out
@@ -197,14 +201,9 @@ def latent_supports(problem: Problem) -> dict[str, Any]:
     return {name: site["fn"].support for name, site in sites.items()}
 
 
-def circular_sites(problem: Problem) -> list[str]:
-    """Latent sites whose values are angles."""
-    supports = latent_supports(problem)
-    return [
-        name
-        for name, support in supports.items()
-        if getattr(support, "base_constraint", support) is dist.constraints.circular
-    ]
+def circular_sites(trace: Mapping[str, dict]) -> tuple[str, ...]:
+    """Latent sites of a trace whose values are angles."""
+    return tuple(name for name, site in latent_sites(trace).items() if is_circular(site["fn"]))
 
 
 def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:

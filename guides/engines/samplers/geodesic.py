@@ -14,6 +14,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.manifolds import sphere
+from sidebayes.models.blocks.manifolds.circles import winding_weight, wound
 from sidebayes.models.blocks.manifolds.directions import draw_lengths
 
 from sidebayes.common.fields import Count, NonNegative, Positive, Share
@@ -23,7 +24,13 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..problem.declared import approximation
-from ..problem.density import deterministics, latent_supports, place, unconstrained_start
+from ..problem.density import (
+    circular_sites,
+    deterministics,
+    latent_supports,
+    place,
+    unconstrained_start,
+)
 from ..steps.updates import refuse_restricted
 from .chains import (
     chain_shapes,
@@ -224,6 +231,7 @@ class GeodesicHMC(KeptEngine):
                 flat, unravel = ravel_pytree(unconstrained_start(problem, start, args))
                 free = unravel(flat + move[: flat.size])
                 trace, _ = place(problem, free, args)
+                free = wound(free, circular_sites(trace))
                 at = free | {name: _unit(trace[name]["value"]) for name in points}
                 blank = jax.tree.map(jnp.zeros_like, at)
                 adapted = ready(ravel_pytree(at)[0].size)
@@ -269,7 +277,7 @@ class GeodesicHMC(KeptEngine):
             return new, (
                 {name: sites[name]["value"] for name in at} | deterministics(sites),
                 {
-                    "lp": -energy,
+                    "lp": -energy - winding_weight(at, circular_sites(sites)),
                     "diverging": gain > _DIVERGENT,
                     "energy": jnp.where(accepted, after, before),
                     "acceptance_rate": chance,

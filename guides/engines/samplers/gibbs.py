@@ -13,6 +13,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Drawable
+from sidebayes.models.blocks.manifolds.circles import wound
 
 from sidebayes.common.fields import Count, NonNegative, Range, Share, check_seed
 
@@ -31,6 +32,7 @@ from ..plumbing.progress import progress_bar
 from ..problem.declared import approximation, collapsed_sites
 from ..problem.density import (
     abstract_trace,
+    circular_sites,
     deterministics,
     latent_supports,
     place,
@@ -266,6 +268,7 @@ class BlockedGibbs(KeptEngine):
                 params = {name: trace[name]["value"] for name in free}
                 key, key_moved = jax.random.split(key)
                 rest = {name: free[name] for name in plan.rest}
+                rest = wound(rest, circular_sites(trace))
                 return _Chain(key, params, ready(rest, key_moved) if rest else None)
 
             return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, point)

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
+from sidebayes.models.blocks.manifolds.circles import winding_weight, wound
 
 from sidebayes.common.fields import (
     Count,
@@ -32,6 +33,7 @@ from ..problem.causes import advice, explain_nonfinite
 from ..problem.declared import approximation, collapsed_sites
 from ..problem.density import (
     abstract_trace,
+    circular_sites,
     deterministics,
     latent_supports,
     place,
@@ -103,7 +105,8 @@ class Hamiltonian(KeptEngine, ABC):
         if not compile_ahead(*self._asked("hmc-begin", problem), *given, once=True):
             return  # tracing it for its shapes would take longer than it saves
         with unchecked():
-            blank = jax.eval_shape(self._begin(problem), *given)
+            *_, begin = self._asked("hmc-begin", problem)
+            blank = jax.eval_shape(begin(problem), *given)
         marched = blank, problem.args, np.asarray(1)
         compile_ahead(*self._asked("hmc-march", problem), *marched, often=_sums_rows(problem))
 
@@ -178,7 +181,8 @@ class Hamiltonian(KeptEngine, ABC):
         """Arguments of `compiled` and `compile_ahead`."""
         settings = self.name, self.num_warmup, self.target_accept, self.dense_mass, self._reach
         if name == "hmc-begin":
-            return name, problem, settings, self._begin
+            circles = circular_sites(abstract_trace(problem))
+            return name, problem, (*settings, circles), partial(self._begin, circles)
         walls = has_walls(problem)
         return name, problem, (*settings, walls), partial(self._march, walls)
 
@@ -191,13 +195,14 @@ class Hamiltonian(KeptEngine, ABC):
             by_slopes=self.by_slopes,
         )
 
-    def _begin(self, problem: Problem) -> Callable:
+    def _begin(self, circles: tuple[str, ...], problem: Problem) -> Callable:
         ready, _ = self._kernel()
 
         def begin(keys: Array, moves: Array, point: dict, args: tuple):
             def one(key: Array, move: Array, point: dict):
                 flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
-                return ready(unravel(flat + move[: flat.size]), key)
+                free = unravel(flat + move[: flat.size])
+                return ready(wound(free, circles), key)
 
             return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, point)
 
@@ -218,7 +223,7 @@ class Hamiltonian(KeptEngine, ABC):
             return state, (
                 draw,
                 {
-                    "lp": -state.potential_energy,
+                    "lp": -state.potential_energy - winding_weight(state.z, circular_sites(sites)),
                     "diverging": state.diverging,
                     "energy": state.energy,
                     "acceptance_rate": state.accept_prob,

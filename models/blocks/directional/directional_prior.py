@@ -27,16 +27,16 @@ class DirectionalPrior:
     A pytree, so that fits under other numbers share their programs.
 
     .. math:: C_k \sim \mathcal{W}^{-1}(\nu, s^2 I_Q), \qquad
-              \sigma_k^2 = 1 / \kappa_k \sim \text{InvGamma}(\nu / 2, s^2 / 2)
+              \sigma_k^2 = 1 / \kappa_k \sim \text{InvGamma}((\nu - Q + 1) / 2, s^2 / 2)
 
-    for covariances of tangent vectors, for one variance in all directions, and for concentrations. It is
-    alike in all directions, so that it depends on no frame of the tangent spaces. Mean directions are
-    uniform on the sphere.
+    for covariances of tangent vectors, for one variance in all directions, and for concentrations. The second
+    is the law that the variance along any direction has under the first. It is alike in all directions, so
+    that it depends on no frame of the tangent spaces. Mean directions are uniform on the sphere.
 
     Parameters
     ----------
     df : float
-        :math:`\nu > Q - 1`, its weight in points.
+        :math:`\nu > Q - 1`, the weight of the first law in points.
     scale : float
         :math:`s > 0` in radians.
     """
@@ -51,13 +51,17 @@ class DirectionalPrior:
                 value = check_number(f"DirectionalPrior({name})", value, Range(above=0.0))
                 object.__setattr__(self, name, value)
 
+    def of_variance(self, dimension: int) -> tuple[Any, Any]:
+        """Shape and rate of the inverse gamma law of one variance, on a sphere of some dimensions."""
+        return (self.df - dimension + 1) / 2, jnp.asarray(self.scale) ** 2 / 2
+
     @classmethod
     def empirical(cls, x: ArrayLike, num_clusters: int) -> DirectionalPrior:
         r"""Weak prior set from the data, as `GaussianPrior.empirical` is.
 
-        Its weight is that of Q + 2 points. Its squared scale is the variance of the data about their mean
-        direction, :math:`2 (1 - \bar R) / Q` with the mean resultant length :math:`\bar R`, divided by
-        ``num_clusters ** (2 / Q)``.
+        It has Q + 2 degrees of freedom. Its squared scale, the mean of every variance, is the variance of
+        the data about their mean direction, :math:`2 (1 - \bar R) / Q` with the mean resultant length
+        :math:`\bar R`, divided by ``num_clusters ** (2 / Q)``.
 
         Parameters
         ----------

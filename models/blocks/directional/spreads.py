@@ -112,7 +112,7 @@ class SphericalSpread:
 
     def sample(self, block: Block) -> dict[str, Array]:
         """Sample variances."""
-        density = variance_prior(self.prior)
+        density = variance_prior(self.prior, self.dimension)
         return {"spread": block.declare("spread", "variance", density)}
 
     def covariance(self, values: Mapping[str, Array]) -> Array:
@@ -123,7 +123,8 @@ class SphericalSpread:
         """Mode of the inverse gamma posterior."""
         square, number = jnp.trace(scatter, axis1=-2, axis2=-1), size * self.dimension
         if self.prior is not None:
-            square, number = square + self.prior.scale**2, number + self.prior.df + 2
+            shape, rate = self.prior.of_variance(self.dimension)
+            square, number = square + 2 * rate, number + 2 * shape + 2
         variance = square / _positive(number)
         return {"spread": variance}, -0.5 * number * jnp.log(variance)
 
@@ -166,7 +167,7 @@ class LowRankSpread:
             density = dist.Normal(0.0, jnp.full(number, self.prior.scale)).to_event(1)
         return {
             "loadings": block.declare("loadings", "loadings", density, ("entries",)),
-            "noise": block.declare("noise", "noise", variance_prior(self.prior)),
+            "noise": block.declare("noise", "noise", variance_prior(self.prior, self.dimension)),
         }
 
     def covariance(self, values: Mapping[str, Array]) -> Array:
@@ -201,7 +202,8 @@ class LowRankSpread:
         rest = values.sum() - jnp.where(first, leading, 0.0).sum()
         shape, rate, pull = 0.0, jnp.zeros(()), jnp.zeros(())
         if self.prior is not None:
-            shape, rate = self.prior.df + 2.0, jnp.asarray(self.prior.scale) ** 2
+            half, half_rate = self.prior.of_variance(self.dimension)
+            shape, rate = 2 * half + 2, 2 * half_rate
             pull = 1 / rate
         across = size * (self.dimension - active) + shape
         energy = size * rest + rate
@@ -232,11 +234,11 @@ class LowRankSpread:
         return ComposeTransform([bijector, scaled])
 
 
-def variance_prior(prior: DirectionalPrior | None) -> dist.Distribution:
+def variance_prior(prior: DirectionalPrior | None, dimension: int) -> dist.Distribution:
     """Prior of a variance in squared radians; None is flat."""
     if prior is None:
         return dist.ImproperUniform(constraints.positive, (), ())
-    return dist.InverseGamma(prior.df / 2, jnp.asarray(prior.scale) ** 2 / 2)
+    return dist.InverseGamma(*prior.of_variance(dimension))
 
 
 def _scaled(bijector: Transform, unit: Array, domain: Any) -> Transform:

@@ -46,8 +46,8 @@ class VonMisesFisherComponents(Block):
     Mean directions are uniform on the sphere, concentrations :math:`\kappa` under a gamma prior, which is
     that of a `DirectionalPrior` for the variance :math:`1 / \kappa`, or under a flat one. The M-step of EM is
     exact: the mean is the direction of the resultant, and the concentration solves
-    :math:`n (A(\kappa) - \bar R) = (\nu / 2 - 1) / \kappa - s^2 / 2` by Newton steps in a bracket, A being a
-    ratio of Bessel functions.
+    :math:`n (A(\kappa) - \bar R) = (a - 1) / \kappa - s^2 / 2`, with the shape a of that prior, by Newton
+    steps in a bracket, A being a ratio of Bessel functions.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class VonMisesFisherComponents(Block):
         if self.prior is None:
             density = dist.ImproperUniform(constraints.positive, (), ())
         else:
-            density = dist.Gamma(self.prior.df / 2, jnp.asarray(self.prior.scale) ** 2 / 2)
+            density = dist.Gamma(*self.prior.of_variance(self.dimension))
         direction = sample_directions(self, self.num_clusters, self.dimension)
         with numpyro.plate("clusters", self.num_clusters):
             concentration = self.declare("concentration", "concentration", density)
@@ -115,7 +115,7 @@ class VonMisesFisherComponents(Block):
         shape: Any = 1.0
         rate: Any = 0.0
         if self.prior is not None:
-            shape, rate = self.prior.df / 2, jnp.asarray(self.prior.scale) ** 2 / 2
+            shape, rate = self.prior.of_variance(self.dimension)
         best = best_concentration(
             found.size, jnp.maximum(found.size - length, 0.0), shape, rate, self.dimension
         )

@@ -19,13 +19,22 @@ from ..side_information.cells import cell
 from . import preshape
 from .procrustes import procrustes
 
-__all__ = ["Alignment", "align_landmarks", "refuse_degenerate", "warn_of_odd"]
+__all__ = [
+    "Alignment",
+    "align_landmarks",
+    "refuse_degenerate",
+    "warn_of_odd",
+    "warn_of_reflected",
+    "warn_of_units",
+]
 
 _angles, _logs = jax.jit(preshape.shape_angle), jax.jit(preshape.log)
 _FLAT = 1e-9
 """Relative singular value below which landmarks lie on a line."""
 _SAME = 1e-9
 """Distance of preshapes below which two individuals have one shape."""
+_UNITS = 8.0
+"""Ratio of two successive sizes from which on the individuals seem to be in two units."""
 _UNLIKE = 0.5
 """Distance from a reference, in radians, from which on a shape is tried with landmarks in other orders."""
 _MOST_MATCHED, _MOST_LANDMARKS, _MOST_STARTS = 20, 300, 8
@@ -133,6 +142,8 @@ def align_landmarks(
         _warn_of_flat(completed)
         _warn_of_same(completed, names)
         _warn_of_odd(completed, distances, names)
+        if not scale:
+            warn_of_units(np.asarray(found.sizes), names)
     return Alignment(
         names,
         np.where(present[..., None], completed, np.nan),
@@ -222,6 +233,19 @@ def _warn_of_same(shapes: NDArray, names: NDArray) -> None:
         )
 
 
+def warn_of_units(sizes: NDArray, names: NDArray) -> None:
+    """Warn of a gap among the sizes of individuals, as units or scales that differ make."""
+    order = np.argsort(sizes)
+    ratio = sizes[order][1:] / sizes[order][:-1]
+    if len(ratio) and ratio.max() >= _UNITS:
+        cut = int(ratio.argmax()) + 1
+        few = order[:cut] if 2 * cut <= len(order) else order[cut:]
+        _warn(
+            f"individuals differ in size from all others by a factor of {ratio.max():.3g} or more: "
+            f"{_few(names[np.sort(few)])}. Look whether they are in another unit"
+        )
+
+
 def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     """Warn of individuals that look reflected, or have landmarks in another order.
 
@@ -230,7 +254,7 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     """
     reference = shapes[int(distances.argmin())]
     own = _distances(shapes, reference)
-    mirrored = _warn_of_reflected(shapes, reference, names)
+    mirrored = warn_of_reflected(shapes, reference, names)
     usual = 3 * np.quantile(own, 0.25)
     far = ~mirrored & (own > max(usual, _SAME))
     _warn_of_reordered(shapes, reference, names, np.where(far, own, 0.0), usual)
@@ -238,7 +262,7 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
 
 def warn_of_odd(shapes: NDArray, reference: NDArray, names: NDArray) -> None:
     """Warn of preshapes that look reflected, or have landmarks in another order than a reference."""
-    mirrored = _warn_of_reflected(shapes, reference, names)
+    mirrored = warn_of_reflected(shapes, reference, names)
     own = _distances(shapes, reference)
     _warn_of_reordered(
         shapes, reference, names, np.where(mirrored | (own < _UNLIKE), 0.0, own), np.inf
@@ -259,7 +283,7 @@ def _warn_of_reordered(
         )
 
 
-def _warn_of_reflected(shapes: NDArray, reference: NDArray, names: NDArray) -> NDArray[np.bool_]:
+def warn_of_reflected(shapes: NDArray, reference: NDArray, names: NDArray) -> NDArray[np.bool_]:
     """Warn of preshapes whose mirror images are far nearer to a reference; return which they are."""
     flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
     mirrored = _distances(flipped, reference) < _distances(shapes, reference) / 2

@@ -154,6 +154,9 @@ def horizontal(preshape: Array, vector: Array) -> Array:
 def horizontal_basis(preshape: Array) -> NDArray[np.float64]:
     """Orthonormal basis of the horizontal vectors at a preshape: the chart in which shapes are coordinates.
 
+    It turns with the preshape, since it is built along the principal axes of the landmarks, so that
+    coordinates do not depend on how the data are turned.
+
     Parameters
     ----------
     preshape : Array, shape (landmarks, coordinates)
@@ -169,7 +172,8 @@ def horizontal_basis(preshape: Array) -> NDArray[np.float64]:
         If rotations do not change the preshape in as many ways as they do in general, since the landmarks
         lie on a line, or there are too few.
     """
-    shape = np.asarray(preshape, float)
+    axes = _principal_axes(np.asarray(preshape, float))
+    shape = np.asarray(preshape, float) @ axes
     num_landmarks, num_coordinates = shape.shape
     turns = [
         shape @ (np.outer(one, two) - np.outer(two, one))
@@ -185,7 +189,22 @@ def horizontal_basis(preshape: Array) -> NDArray[np.float64]:
             "chart: its landmarks lie on a line, or are too few; give landmarks that span the space"
         )
     whole, _ = np.linalg.qr(barred, mode="complete")
-    return whole[:, barred.shape[1] :]
+    found = whole[:, barred.shape[1] :].reshape(num_landmarks, num_coordinates, -1)
+    return np.einsum("ij,ljd->lid", axes, found).reshape(shape.size, -1)
+
+
+def _principal_axes(shape: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Principal axes of landmarks in columns, a rotation, by falling variance.
+
+    The first landmark that lies far out along an axis is on its positive side; the last axis follows from the
+    others, since the landmarks may lie in a plane.
+    """
+    axes = np.linalg.eigh(shape.T @ shape)[1][:, ::-1]
+    along = np.abs(shape @ axes)
+    first = (along >= 0.45 * along.max(axis=0)).argmax(axis=0)
+    axes = axes * np.copysign(1.0, (shape[first] * axes.T).sum(axis=1))
+    axes[:, -1] *= np.linalg.det(axes)
+    return axes
 
 
 def transport(preshape: Array, direction: Array, vector: Array, *, num_steps: int = 64) -> Array:

@@ -19,7 +19,7 @@ from sidebayes.common.fields import check_integer
 
 from ..side_information.groups import Groups
 from . import preshape
-from .alignment import align_landmarks, refuse_degenerate, warn_of_odd
+from .alignment import align_landmarks, refuse_degenerate, warn_of_odd, warn_of_units
 from .covariates import warn_of_nothing_left
 
 __all__ = [
@@ -294,7 +294,8 @@ def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray
     Warns
     -----
     SideBayesWarning
-        As `shape_chart`; and where groups and covariates leave nothing of the individuals unexplained.
+        As `shape_chart`; where groups and covariates leave nothing of the individuals unexplained; and, if
+        sizes count, of individuals whose sizes are far from all others.
     """
     x, landmarks, subjects = data.get("x"), data["landmarks"], data["subjects"]
     if x is None:
@@ -306,6 +307,9 @@ def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray
     with jax.enable_x64(True):
         whole = np.asarray(configurations(x, subjects, landmarks, number))
     warn_of_nothing_left(data)
+    if options.get("size") is True:
+        apart = whole - whole.mean(axis=1, keepdims=True)
+        warn_of_units(np.linalg.norm(apart, axis=(1, 2)), np.asarray(subjects.names, dtype=object))
     return _chart(whole, np.asarray(subjects.names), options.get("num_modes"))
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.models.blocks.manifolds.alignment import refuse_degenerate, warn_of_reflected
 from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
 from sidebayes.models.blocks.manifolds.point_clouds.registration import register
 from sidebayes.models.blocks.manifolds.preshape import nearest_rotation
@@ -23,6 +24,9 @@ from .landmarks import Landmarks
 
 __all__ = ["RegisteredPoints", "register_points"]
 
+_POINTS = 64
+"""Points of a reference that is not told how many."""
+
 _CANDIDATES = 16
 """Individuals among which the most typical is looked for."""
 
@@ -34,6 +38,9 @@ _LEAST_MODES = 2
 
 _WIDTH = 0.2
 """Width of the kernel for this, in sizes of the individuals."""
+
+_FLAT = 1e-14
+"""Ratio of variances along two axes below which points lie on a line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +59,14 @@ class RegisteredPoints:
         Landmark of each row; None for points without numbers.
     chart : ndarray, shape (num_points, num_axes, 1 + num_directions)
         The reference, and directions; see `shape_chart`.
+    landmark_names : tuple of str, or None
     """
 
     x: NDArray[np.float64]
     subjects: Groups
     landmarks: NDArray[np.int64] | None
     chart: NDArray[np.float64]
+    landmark_names: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         """Say how many individuals, rows, points and directions there are."""
@@ -78,21 +87,25 @@ class RegisteredPoints:
         return {name: value for name, value in found.items() if value is not None}
 
     def register(self, x: Any, subjects: Any = None) -> Self:
-        """Lay further individuals in the same frame; see `register_points`."""
+        """Lay further individuals in the same frame; see `register_points`.
+
+        Landmarks have the names of those of the frame, in any order.
+        """
         points = _points(x, subjects)
         if (points.num_landmarks is None) != (self.landmarks is None):
             raise ValueError(
                 "x has landmarks and the frame is of points without numbers, or the reverse; give data of "
                 "the same kind"
             )
-        return type(self)(*_in_frame(points, self.chart[..., 0]), self.chart)
+        points, names = _named_as(points, self.landmark_names), self.landmark_names
+        return type(self)(*_in_frame(points, self.chart[..., 0]), self.chart, names)
 
 
 def register_points(
     x: Landmarks | ArrayLike,
     subjects: Any = None,
     *,
-    num_points: int = 64,
+    num_points: int | None = None,
     num_modes: int | None = None,
     reference: ArrayLike | None = None,
 ) -> RegisteredPoints:
@@ -109,8 +122,8 @@ def register_points(
         Points in any unit, in any order and number per individual; or landmarks.
     subjects : Groups or array_like, shape (num_rows,)
         Individual of each row; not with `Landmarks`, which have their own.
-    num_points : int
-        Points of the reference; that of landmarks is their number.
+    num_points : int, optional
+        Points of the reference, 64 by default; landmarks, or a `reference`, have their own number.
     num_modes : int, optional
         Directions of the chart for landmarks, see `shape_chart`; two at least by default, as `latent_shape`
         needs. Charts of points have all directions of the space of shapes.
@@ -124,25 +137,42 @@ def register_points(
     Raises
     ------
     ValueError
-        If an individual has no more points than axes, or all at one place; or the reference has another
-        shape, or none.
+        If an individual has no more points than axes, or all on a line; or the reference has another shape,
+        or none.
+
+    Warns
+    -----
+    SideBayesWarning
+        As `Landmarks.aligned`; also of landmarks that look reflected beside a reference that is given.
     """
     points = _points(x, subjects)
+    if num_points is not None:
+        num_points = check_integer("num_points", num_points, 3)
     if points.num_landmarks is not None:
+        _agree(num_points, points.num_landmarks)
         return _of_landmarks(points, num_modes, reference)
     if num_modes is not None:
         raise ValueError("num_modes is of landmarks; charts of points have all directions")
     rows, codes, number = _centred(points)
     if reference is None:
-        num_points = check_integer("num_points", num_points, 3)
-        found = _normed(_spread(_typical(rows, codes, number), num_points))
+        size = _POINTS if num_points is None else num_points
+        found = _normed(_spread(_typical(rows, codes, number), size))
     else:
         found = _checked(reference, rows.shape[1])
+        _agree(num_points, len(found))
     unit = np.sqrt(len(found))
     with jax.enable_x64(True):
         given = jnp.asarray(rows / unit), jnp.asarray(codes), jnp.asarray(found)
         laid = np.asarray(register(*given, number))
     return RegisteredPoints(laid, points.subjects, None, whole_chart(found))
+
+
+def _agree(num_points: int | None, own: int) -> None:
+    """Refuse a number of points that is not that of landmarks or of a reference."""
+    if num_points not in (None, own):
+        raise ValueError(
+            f"num_points = {num_points}, and the landmarks or the reference have {own}; leave it out"
+        )
 
 
 def _points(x: Any, subjects: Any) -> Landmarks:
@@ -151,6 +181,10 @@ def _points(x: Any, subjects: Any) -> Landmarks:
         if subjects is not None:
             raise ValueError("subjects are part of Landmarks; leave them out")
         return x
+    if subjects is None:
+        raise ValueError(
+            "subjects is None; give the individual of each row of x, or Landmarks as x"
+        )
     rows = real_array("x", x)
     return Landmarks(rows, check_subjects(subjects, len(rows)))
 
@@ -175,6 +209,14 @@ def _centred(points: Landmarks) -> tuple[NDArray, NDArray, int]:
             f"individual {points.subjects.names[worst]} has {count[worst]} points, {size[worst]:.2g} apart; "
             f"expected more than {rows.shape[1]}, at distinct places: drop it"
         )
+    spread = mean((apart[:, :, None] * apart[:, None]).reshape(len(rows), -1))
+    values = np.linalg.eigvalsh(spread.reshape(number, rows.shape[1], -1))
+    line = values[:, -2] <= _FLAT * values[:, -1]
+    if line.any():
+        raise ValueError(
+            f"all points of individual {points.subjects.names[line.argmax()]} lie on a line; drop it, or "
+            "correct its coordinates (is one column constant?)"
+        )
     return apart / size[codes][:, None], codes, number
 
 
@@ -183,6 +225,7 @@ def _in_frame(
 ) -> tuple[NDArray[np.float64], Groups, NDArray[np.int64] | None]:
     """Rows of individuals in the frame of a reference that stays, their individuals and landmarks."""
     if points.num_landmarks is not None:
+        _warn_beside(points, reference)
         return _rows_of(points, _laid_on(points.to_array(), reference))
     rows, codes, number = _centred(points)
     with jax.enable_x64(True):
@@ -222,13 +265,40 @@ def _of_landmarks(
     found = points.aligned()
     if reference is not None:
         given = _checked(reference, found.mean.shape[1], len(found.mean))
+        _warn_beside(points, given)
         completed = _laid_on(found.completed, given)
     else:
         completed = found.completed
     chart = shape_chart(completed, num_modes)
     if num_modes is None and chart.shape[2] <= _LEAST_MODES:
         chart = shape_chart(completed, _LEAST_MODES)
-    return RegisteredPoints(*_rows_of(points, _laid_on(points.to_array(), chart[..., 0])), chart)
+    laid = _rows_of(points, _laid_on(points.to_array(), chart[..., 0]))
+    return RegisteredPoints(*laid, chart, points.landmark_names)
+
+
+def _named_as(points: Landmarks, names: tuple[str, ...] | None) -> Landmarks:
+    """Landmarks in the order of others."""
+    own = points.landmark_names
+    if own == names or own is None or names is None:
+        return points
+    if set(own) != set(names):
+        raise ValueError(
+            f"x has the {len(own)} landmarks {', '.join(own):.60}, and the frame the {len(names)} landmarks "
+            f"{', '.join(names):.60}; give x the landmark_names of the frame, and NaN or no row for what is "
+            "missing"
+        )
+    return Landmarks(points.x, points.subjects, np.asarray(own, object)[points.landmarks], names)
+
+
+def _warn_beside(points: Landmarks, reference: NDArray) -> None:
+    """Refuse individuals without a shape; warn of complete ones that look reflected beside a reference."""
+    whole, names = points.to_array(), np.asarray(points.names, object)
+    present = np.isfinite(whole).all(axis=2)
+    refuse_degenerate(whole, present, names)
+    complete = present.all(axis=1)
+    if complete.any():
+        shapes = np.stack([_normed(one) for one in whole[complete]])
+        warn_of_reflected(shapes, reference, names[complete])
 
 
 def _rows_of(

@@ -1,0 +1,73 @@
+r"""Angles as places on a line that is wound around the circle, so that nothing ends at half a turn.
+
+NumPyro's coordinates of an angle are those of an interval, which cuts a posterior about :math:`\pi` in two.
+A place x on the line stands for the angle :math:`x \bmod 2 \pi`; the weight
+
+.. math:: w(x) = \Phi((x + \pi) / s) - \Phi((x - \pi) / s), \qquad \sum_k w(x + 2 \pi k) = 1,
+
+times the density of the angle is a density on the line, under which the angle has its own law. It is normal
+but for ripples, which sets samplers a scale where the law of the angle is flat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.scipy.special import log_ndtr
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import ParameterFreeTransform
+
+__all__ = ["Wound", "is_circular", "winding_weight", "wound"]
+
+_WIDTH = 12.0
+"""s in radians; within the first turn the weight falls by a thirtieth."""
+
+
+def is_circular(fn: dist.Distribution) -> bool:
+    """Whether the values of a distribution are angles."""
+    return getattr(fn.support, "base_constraint", fn.support) is constraints.circular
+
+
+class Wound(ParameterFreeTransform):
+    """Map from places, shape (..., 1), to angles between -pi and pi, shape (...)."""
+
+    domain = constraints.real_vector
+    codomain = constraints.circular
+
+    def __call__(self, x: Array) -> Array:
+        """Angles of places."""
+        return jnp.remainder(x[..., 0] + math.pi, 2 * math.pi) - math.pi
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Log weights of places, shape (...)."""
+        # a difference of normal probabilities that keeps its digits far out
+        high, low = (log_ndtr((side * math.pi - jnp.abs(x[..., 0])) / _WIDTH) for side in (1, -1))
+        return high + jnp.log1p(-jnp.exp(low - high))
+
+
+def wound(free: Mapping[str, Array], circles: Collection[str]) -> dict[str, Array]:
+    """Unconstrained values in which those of angles are places on the line.
+
+    Parameters
+    ----------
+    free : mapping of str to Array
+        Unconstrained values of sites.
+    circles : collection of str
+        Sites whose values are angles, not all of which need be among the values.
+    """
+    found = dict(free)
+    for name in free.keys() & set(circles):
+        found[name] = biject_to(constraints.circular)(free[name])[..., None]
+    return found
+
+
+def winding_weight(free: Mapping[str, Array], circles: Collection[str]) -> Array:
+    """Log weight of all places among unconstrained values, on which no angle depends, shape ()."""
+    places = [free[name] for name in circles if name in free]
+    weights = (Wound().log_abs_det_jacobian(x, x).sum() for x in places)
+    return sum(weights, start=jnp.zeros(()))
