@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.manifolds import sphere
-from sidebayes.models.blocks.manifolds.circles import winding_weight, wound
+from sidebayes.models.blocks.manifolds.circles import unwound, wound
 from sidebayes.models.blocks.manifolds.directions import draw_lengths
 
 from sidebayes.common.fields import Count, NonNegative, Positive, Share
@@ -277,7 +277,7 @@ class GeodesicHMC(KeptEngine):
             return new, (
                 {name: sites[name]["value"] for name in at} | deterministics(sites),
                 {
-                    "lp": -energy - winding_weight(at, circular_sites(sites)),
+                    "lp": -energy + unwound(at, circular_sites(sites)),
                     "diverging": gain > _DIVERGENT,
                     "energy": jnp.where(accepted, after, before),
                     "acceptance_rate": chance,

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from sidebayes.models.blocks.manifolds.circles import winding_weight, wound
+from sidebayes.models.blocks.manifolds.circles import unwound, wound
 
 from sidebayes.common.fields import (
     Count,
@@ -223,7 +223,7 @@ class Hamiltonian(KeptEngine, ABC):
             return state, (
                 draw,
                 {
-                    "lp": -state.potential_energy - winding_weight(state.z, circular_sites(sites)),
+                    "lp": -state.potential_energy + unwound(state.z, circular_sites(sites)),
                     "diverging": state.diverging,
                     "energy": state.energy,
                     "acceptance_rate": state.accept_prob,

@@ -22,7 +22,7 @@ from jax.scipy.special import log_ndtr
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import ParameterFreeTransform
 
-__all__ = ["Wound", "is_circular", "winding_weight", "wound"]
+__all__ = ["Wound", "is_circular", "unwound", "wound"]
 
 _WIDTH = 12.0
 """s in radians; within the first turn the weight falls by a thirtieth."""
@@ -66,8 +66,21 @@ def wound(free: Mapping[str, Array], circles: Collection[str]) -> dict[str, Arra
     return found
 
 
-def winding_weight(free: Mapping[str, Array], circles: Collection[str]) -> Array:
-    """Log weight of all places among unconstrained values, on which no angle depends, shape ()."""
-    places = [free[name] for name in circles if name in free]
-    weights = (Wound().log_abs_det_jacobian(x, x).sum() for x in places)
-    return sum(weights, start=jnp.zeros(()))
+def unwound(free: Mapping[str, Array], circles: Collection[str]) -> Array:
+    """Log density that values gain where angles go from places to NumPyro's coordinates, shape ().
+
+    Other engines have these coordinates, and log densities are compared with theirs.
+
+    Parameters
+    ----------
+    free : mapping of str to Array
+        Unconstrained values, those of angles places on the line.
+    circles : collection of str
+    """
+    interval, line = biject_to(constraints.circular), Wound()
+    gain = jnp.zeros(())
+    for name in free.keys() & set(circles):
+        angle = line(free[name])
+        of_interval = interval.log_abs_det_jacobian(interval.inv(angle), angle)
+        gain += jnp.sum(of_interval - line.log_abs_det_jacobian(free[name], angle))
+    return gain
