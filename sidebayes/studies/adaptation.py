@@ -156,7 +156,9 @@ def select_adaptation(
         raise TypeError(f"engine is a {type(given).__name__}; pass an EM")
     one = replace(given, num_restarts=1)
     if source is None:
-        source = replace(fit_source(rows, owners, seed=seed), feature_names=names)
+        source = replace(
+            fit_source(rows, owners, seed=seed, progress=progress), feature_names=names
+        )
     told = source.numbered(told, "known")
     labels = source.numbered(owners, "source_labels").values
     if (labels < 0).any():
