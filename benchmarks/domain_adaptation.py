@@ -5,10 +5,10 @@ keep their classes. Figures are accuracies at the rest, means over draws of the 
 component per class, of the default source, ported, and of the default adaptation. `--choice` adds
 `select_adaptation`, and `--former` the prior that used to be the default, ``ShiftPrior()``.
 
-`--frequencies` keeps a fifth of the rows of one class of the target, or of all other classes, in place of
-all rows. Figures are of the ported source, of the source reweighted by EM of the frequencies with all
-components held (Saerens, Latinne and Decaestecker 2002), and of the default; then of three Gaussians with
-other frequencies, and of two whose means have moved along the line between them.
+`--frequencies` keeps a fifth of the rows of the first class of the target, or of all others, in place of all
+rows. Figures are of the ported source, of the source reweighted by EM of the frequencies with all components
+held (Saerens, Latinne and Decaestecker 2002), and of the default; then of three Gaussians with other
+frequencies, and of two whose means have moved along the line between them.
 
 Run: SIDEBAYES_DATA=folder python benchmarks/domain_adaptation.py [--draws 3] [--choice] [--former]
      SIDEBAYES_DATA=folder python benchmarks/domain_adaptation.py --frequencies

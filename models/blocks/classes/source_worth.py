@@ -170,14 +170,14 @@ def _worth(
     )
     evidence = _evidence(_moments(white), kappa, spare, 2 * x.shape[1] + 1)
     best, reweighted, moved = evidence.max(), evidence[:, -1].max(), evidence[-1].max()
-    a, k, doubtful = evidence[:, -1].argmax(), len(kappa) - 1, False
+    a, k, doubtful = int(evidence[:, -1].argmax()), len(kappa) - 1, False
     if best - reweighted >= _DOUBT:
-        a, k = np.unravel_index(evidence.argmax(), evidence.shape)
+        a, k = divmod(int(evidence.argmax()), len(kappa))
     elif reweighted > 0 and best - moved < _DOUBT:
         ahead = _ahead(white)
         doubtful = bool(best > _DOUBT and abs(ahead) < _DOUBT)
         if ahead < 0:
-            a, k = len(spare) - 1, evidence[-1].argmax() if moved >= _DOUBT else k
+            a, k = len(spare) - 1, int(evidence[-1].argmax()) if moved >= _DOUBT else k
     worth = min(kappa[k], still)
     return SourceWorth(
         np.full(size, worth),
