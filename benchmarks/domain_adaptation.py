@@ -134,7 +134,7 @@ def show_frequencies(names, draws):
         cases[f"moved by {by}, {size} rows"] = partial(along, by, size)
     table = {}
     for name, case in cases.items():
-        found = [one for seed in range(draws if name in names else 10) for one in case(seed)]
+        found = [one for seed in range(draws if name in names else 5) for one in case(seed)]
         table[name] = pd.DataFrame(found).mean()
         print(f"{name:30} {table[name].round(3).to_dict()}", flush=True)
     frame = pd.DataFrame(table).T

@@ -168,7 +168,12 @@ def select_adaptation(
     judge = _judge(points, told, options | {"source": source})
     setting = _Setting(points, told, rows, labels, source, maps, one, seed)
     trials = _Trials(setting, judge, {"n_jobs": n_jobs, "progress": progress})
-    anchored = {"shift": "source", "posterior": "exact", "strength": tried[-1], "weights_worth": None}
+    anchored = {
+        "shift": "source",
+        "posterior": "exact",
+        "strength": tried[-1],
+        "weights_worth": None,
+    }
     trials.add(
         _Trial(prior, 0, None, options | anchored | {"worth": worth})
         for prior, worth in _anchors(source, len(points)).items()

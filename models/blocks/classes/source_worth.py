@@ -24,6 +24,9 @@ __all__ = ["SourceWorth", "chosen_weights_worth", "chosen_worth", "source_worth"
 _DOUBT = 3.0
 """Difference of log evidences below which neither of two explanations is preferred."""
 
+_MOVE = 6.0
+"""Log evidence from which on components move: a move by chance costs more than a small one gains."""
+
 _MOST = 100.0
 """Worth of a source from which the target has not moved, by component, in sizes of the target."""
 
@@ -87,13 +90,13 @@ def source_worth(
     learned from as many rows.
 
     The worths :math:`\kappa` and a are those of largest density, a at most :math:`K \kappa` for K components.
-    Means are held, by a worth of a hundred times all rows of the target, unless their move adds three nats
-    to what frequencies explain. Poorly fitting components do not mislead these moments as they mislead a
+    Means are held, by a worth of a hundred times all rows of the target, unless their move adds six nats to
+    what frequencies explain. Poorly fitting components do not mislead these moments as they mislead a
     likelihood: a mixture that was fitted by maximum likelihood has the mean and the covariance of the rows of
     each class in any case, whatever their frequencies. Only where a move alone is within three nats of the
     largest density as well, two models of as many parameters are compared by their likelihoods: other
     frequencies of the classes, and one translation of all components along U. Where the translation is
-    ahead, frequencies are held, and components move if the density of a move is three nats above that of no
+    ahead, frequencies are held, and components move if the density of a move is six nats above that of no
     change. Where all covariances are diagonal the features stand in place of U, as products of features are
     then not those of the rows. (Own derivation. Where a is small and means are held, the fit is that of
     Saerens, Latinne and Decaestecker 2002, Neural Computation 14, 21-41: EM of the frequencies.)
@@ -171,13 +174,13 @@ def _worth(
     evidence = _evidence(_moments(white), kappa, spare, 2 * x.shape[1] + 1)
     best, reweighted, moved = evidence.max(), evidence[:, -1].max(), evidence[-1].max()
     a, k, doubtful = int(evidence[:, -1].argmax()), len(kappa) - 1, False
-    if best - reweighted >= _DOUBT:
+    if best - reweighted >= _MOVE:
         a, k = divmod(int(evidence.argmax()), len(kappa))
     elif reweighted > 0 and best - moved < _DOUBT:
         ahead = _ahead(white)
         doubtful = bool(best > _DOUBT and abs(ahead) < _DOUBT)
         if ahead < 0:
-            a, k = len(spare) - 1, int(evidence[-1].argmax()) if moved >= _DOUBT else k
+            a, k = len(spare) - 1, int(evidence[-1].argmax()) if moved >= _MOVE else k
     worth = min(kappa[k], still)
     return SourceWorth(
         np.full(size, worth),
