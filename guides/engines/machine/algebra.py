@@ -21,7 +21,7 @@ def one_thread_each() -> Iterator[None]:
     """Have BLAS, LAPACK and OpenMP use the thread that calls them, for many small tasks or several threads.
 
     Threads of their own wait for each other in loops: where all processors are busy, eigenvalues of a
-    matrix of 64 rows have taken 50 milliseconds for .4, and K-means of 384 rows half a second.
+    matrix of 64 rows have taken 50 milliseconds for .4, and a source of 384 rows 56 seconds for 4.
     """
     global _users
     with _lock:
