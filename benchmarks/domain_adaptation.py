@@ -1,16 +1,23 @@
-"""Domain adaptation where nothing has shifted: what the defaults cost on halves of public sets.
+"""Domain adaptation where nothing has shifted, or frequencies of classes alone, on halves of public sets.
 
 A source is learned from a random half of each set, raw, and moved to the other half, a tenth of whose rows
 keep their classes. Figures are accuracies at the rest, means over draws of the halves: of the source with one
 component per class, of the default source, ported, and of the default adaptation. `--choice` adds
 `select_adaptation`, and `--former` the prior that used to be the default, ``ShiftPrior()``.
 
+`--frequencies` keeps a fifth of the rows of the first class of the target, or of all others, in place of all
+rows. Figures are of the ported source, of the source reweighted by EM of the frequencies with all components
+held (Saerens, Latinne and Decaestecker 2002), and of the default; then of three Gaussians with other
+frequencies, and of two whose means have moved along the line between them.
+
 Run: SIDEBAYES_DATA=folder python benchmarks/domain_adaptation.py [--draws 3] [--choice] [--former]
+     SIDEBAYES_DATA=folder python benchmarks/domain_adaptation.py --frequencies
 """
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -35,8 +42,8 @@ def rows_of(name):
     return data.x[keep], np.unique(labels[keep], return_inverse=True)[1]
 
 
-def accuracies(x, labels, seed, *, choice=False, former=False):
-    """Accuracies of one draw of the halves, by method."""
+def halves(x, labels, seed):
+    """Rows and classes of a source and of a target, and the classes that are known there."""
     first, second, y, truth = train_test_split(
         x, labels, test_size=0.5, stratify=labels, random_state=seed
     )
@@ -44,6 +51,12 @@ def accuracies(x, labels, seed, *, choice=False, former=False):
     first, second = first[:, varies], second[:, varies]
     known = np.where(np.random.default_rng(seed).uniform(size=len(truth)) < 0.1, truth, -1)
     known[0] = truth[0]  # one at least
+    return first, y, second, truth, known
+
+
+def accuracies(x, labels, seed, *, choice=False, former=False):
+    """Accuracies of one draw of the halves, by method."""
+    first, y, second, truth, known = halves(x, labels, seed)
     free = known < 0
     source = sb.fit_source(first, y)
     given = {"source": source, "engine": ENGINE, "progress": False}
@@ -68,14 +81,79 @@ def accuracies(x, labels, seed, *, choice=False, former=False):
     return {name: (np.asarray(guess) == truth)[free].mean() for name, guess in guesses.items()}
 
 
+def compared(source, x, truth, known):
+    """Accuracies of a source as it is, reweighted, and adapted by default."""
+    size, free = source.num_components, known < 0
+    given = {"source": source, "engine": ENGINE, "progress": False}
+    held = {"worth": np.full(size, 1e3 * len(x)), "weights_worth": 0.0}
+    guesses = {
+        "ported": source.predict(x),
+        "reweighted": sb.fit("domain_adaptation", x, known, **given, **held).classes()["class"],
+        "default": sb.fit("domain_adaptation", x, known, **given).classes()["class"],
+    }
+    return {name: (np.asarray(guess) == truth)[free].mean() for name, guess in guesses.items()}
+
+
+def other_frequencies(x, labels, seed):
+    """Accuracies where a fifth is left of one class, and of the others; means of both."""
+    first, y, second, truth, known = halves(x, labels, seed)
+    source = sb.fit_source(first, y)
+    one = truth == seed % source.num_classes
+    few = np.random.default_rng(seed).uniform(size=len(truth)) < 0.2
+    return [
+        compared(source, second[kept], truth[kept], known[kept]) for kept in (~one | few, one | few)
+    ]
+
+
+def gaussians(shares, seed):
+    """Three Gaussians of equal frequency in the source, and of others in the target."""
+    rng = np.random.default_rng(seed)
+    centre = np.array([[0, 0, 0], [2.5, 0, 0], [0, 2.5, 0]])
+    y, truth = rng.integers(3, size=300), rng.choice(3, 400, p=shares)
+    first, x = (centre[own] + rng.normal(size=(len(own), 3)) for own in (y, truth))
+    known = np.where(np.arange(400) < 20, truth, -1)
+    return [compared(sb.fit_source(first, y, num_components=1), x, truth, known)]
+
+
+def along(by, size, seed):
+    """Two Gaussians that have moved along the line between them, in the units of their deviations."""
+    rng = np.random.default_rng(seed)
+    y, truth, line = rng.integers(2, size=400), rng.integers(2, size=size), np.array([1.0, 0.0])
+    first = np.outer(2.5 * y, line) + rng.normal(size=(400, 2))
+    x = np.outer(2.5 * truth + by, line) + rng.normal(size=(size, 2))
+    known = np.where(np.arange(size) < 20, truth, -1)
+    return [compared(sb.fit_source(first, y, num_components=1), x, truth, known)]
+
+
+def show_frequencies(names, draws):
+    """Accuracies under changed frequencies, and where means have moved along the line between classes."""
+    cases = {name: partial(other_frequencies, *rows_of(name)) for name in names}
+    for shares in ((0.6, 0.3, 0.1), (0.05, 0.9, 0.05)):
+        cases[f"Gaussians, {shares}"] = partial(gaussians, shares)
+    for by, size in ((0.5, 100), (0.5, 400), (1.0, 100), (1.0, 400)):
+        cases[f"moved by {by}, {size} rows"] = partial(along, by, size)
+    table = {}
+    for name, case in cases.items():
+        found = [one for seed in range(draws if name in names else 5) for one in case(seed)]
+        table[name] = pd.DataFrame(found).mean()
+        print(f"{name:30} {table[name].round(3).to_dict()}", flush=True)
+    frame = pd.DataFrame(table).T
+    mean = frame.loc[names].mean().to_frame("mean of the sets").T
+    print(pd.concat([frame, mean]).round(3).to_string())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", default=SETS)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--choice", action="store_true", help="select_adaptation as well")
     parser.add_argument("--former", action="store_true", help="the former default as well")
+    parser.add_argument("--frequencies", action="store_true", help="other frequencies of classes")
     options = parser.parse_args()
     use_compilation_cache()
+    if options.frequencies:
+        show_frequencies(options.sets.split(","), options.draws)
+        return
     table = {}
     for name in options.sets.split(","):
         x, labels = rows_of(name)

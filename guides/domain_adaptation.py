@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
@@ -23,6 +20,9 @@ from sklearn.mixture import GaussianMixture
 from sidebayes.common.arrays import point_table
 from sidebayes.common.columns import column_names
 from sidebayes.common.fields import check_integer
+
+from .engines.machine.algebra import one_thread_each
+from .engines.plumbing.progress import progress_bar
 
 __all__ = ["ComponentMaps", "fit_source", "mixture_by_bic", "transformed_accuracy"]
 
@@ -45,6 +45,7 @@ def fit_source(
     covariance: str = "full",
     num_restarts: int = 3,
     seed: int = 0,
+    progress: bool = True,
 ) -> SourceMixture:
     """Mixture discriminant analysis: a Gaussian mixture for each class, by EM.
 
@@ -66,6 +67,7 @@ def fit_source(
     num_restarts, seed : int
         Parameters of scikit-learn's `GaussianMixture`, which does the work. A thousandth of the
         variance of each feature in the class is added to its variance, so that units do not matter.
+    progress : bool
 
     Returns
     -------
@@ -103,20 +105,36 @@ def fit_source(
     for number, size in zip(wanted, np.bincount(owner), strict=True):
         if number is not None:
             check_integer("num_components", number, 1, int(size) + 1)
-    mixture = partial(
-        mixture_by_bic,
-        most_components=most_components,
-        covariance=covariance,
-        num_restarts=num_restarts,
-        seed=seed,
+    steps = num_classes * (2 * _FOLDS + 1 if None in wanted else 1)
+    with progress_bar("source", steps, shown=progress) as advance:
+
+        def mixture(rows: NDArray, number: int | None, unit: NDArray) -> GaussianMixture:
+            given = most_components, covariance, num_restarts, seed, unit
+            found = mixture_by_bic(rows, number, *given)
+            advance(1, f"{found.n_components} components of {len(rows)} rows")
+            return found
+
+        best = _by_class(points, owner, wanted, mixture)
+        found = [part.n_components for part in best.parts]
+        plain = [1 if number is None else number for number in wanted]
+        if plain != found:
+            scores = [_held_out(points, owner, numbers, mixture) for numbers in (plain, found)]
+            best = best if scores[1] > scores[0] else _by_class(points, owner, plain, mixture)
+    return SourceMixture(
+        np.concatenate([s * part.weights_ for s, part in zip(*best, strict=True)]),
+        np.concatenate([part.means_ for part in best.parts]),
+        np.concatenate([_matrices(part) for part in best.parts]),
+        np.repeat(np.arange(num_classes), [part.n_components for part in best.parts]),
+        feature_names=names,
+        class_names=class_names,
     )
-    source = _by_class(points, owner, wanted, mixture)
-    found = np.bincount(source.component_class).tolist()
-    plain = [1 if number is None else number for number in wanted]
-    if plain != found:
-        scores = [_held_out(points, owner, numbers, mixture) for numbers in (plain, found)]
-        source = source if scores[1] > scores[0] else _by_class(points, owner, plain, mixture)
-    return replace(source, feature_names=names, class_names=class_names)
+
+
+class _Classes(NamedTuple):
+    """Shares of classes among the rows, and a mixture of the rows of each."""
+
+    shares: NDArray
+    parts: list[GaussianMixture]
 
 
 def _by_class(
@@ -124,21 +142,16 @@ def _by_class(
     owner: NDArray,
     numbers: Sequence[int | None],
     mixture: Callable[..., GaussianMixture],
-) -> SourceMixture:
+) -> _Classes:
     """Mixtures of the rows of each class, by `mixture_by_bic`."""
     sizes = np.bincount(owner) / len(points)
     spreads = np.stack([_spread(points[owner == c]) for c in range(len(numbers))])
     typical = np.sqrt(sizes @ spreads**2)
     parts = [
-        mixture(points[owner == c], number, unit=_units(spreads[c], typical))
+        mixture(points[owner == c], number, _units(spreads[c], typical))
         for c, number in enumerate(numbers)
     ]
-    return SourceMixture(
-        np.concatenate([s * part.weights_ for s, part in zip(sizes, parts, strict=True)]),
-        np.concatenate([part.means_ for part in parts]),
-        np.concatenate([_matrices(part) for part in parts]),
-        np.repeat(np.arange(len(numbers)), [part.n_components for part in parts]),
-    )
+    return _Classes(sizes, parts)
 
 
 def _held_out(
@@ -152,11 +165,11 @@ def _held_out(
             fold[rng.permutation(rows)] = np.arange(len(rows)) % _FOLDS
     total = 0.0
     for held in (fold == f for f in range(_FOLDS)):
-        source = _by_class(points[~held], owner[~held], numbers, mixture)
-        with jax.enable_x64(True):
-            joint = np.asarray(source.log_joint(points))
-        own = np.where(source.component_class == owner[:, None], joint, -np.inf)
-        total += (logsumexp(own, axis=1) - logsumexp(joint, axis=1))[held].sum()
+        if held.any():
+            shares, parts = _by_class(points[~held], owner[~held], numbers, mixture)
+            joint = np.log(shares) + np.stack([p.score_samples(points[held]) for p in parts], 1)
+            own = np.take_along_axis(joint, owner[held][:, None], axis=1)
+            total += (own - logsumexp(joint, axis=1, keepdims=True)).sum()
     return total
 
 
@@ -189,7 +202,7 @@ def mixture_by_bic(
     held = _parameters(x.shape[1], kind)
     centre, unit = x.mean(axis=0), _units(_spread(x), 0.0) if unit is None else unit
     found: list[GaussianMixture] = []
-    with warnings.catch_warnings():
+    with one_thread_each(), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for number in numbers:
             if found and number * held > len(x):

@@ -17,7 +17,7 @@ from .blocks.classes.source_components import (
     resolve_shift,
 )
 from .blocks.classes.source_mixture import SourceMixture
-from .blocks.classes.source_worth import chosen_worth
+from .blocks.classes.source_worth import chosen_weights_worth, chosen_worth
 from .blocks.classes.stated import noise_of_strength, stated_classes
 from .blocks.components.mixture_components import num_rows
 from .blocks.components.shift_prior import ShiftPrior
@@ -37,6 +37,7 @@ def domain_adaptation(
     *,
     source: Annotated[SourceMixture, Held()],
     shift: str | ShiftPrior = "source",
+    weights_worth: Annotated[ArrayLike | None, Chosen(chosen_weights_worth), Held()] = None,
     covariance: str = "full",
     strength: float = 100.0,
     posterior: str = "exact",
@@ -64,11 +65,15 @@ def domain_adaptation(
         See `sidebayes.fit_source`. Runs start there, and from means moved by up to two deviations.
     worth : array_like, shape (num_components,), optional
         Weight of the source under ``shift="source"``, in points of the target per component. `fit`
-        chooses it by `source_worth`, from the distance between the means of target and source.
+        chooses it by `source_worth`, from the mean and the spread of the target.
     shift : {"source", "flat"} or ShiftPrior
-        "source" is a prior around the source as strong as `worth` says; see `WorthPrior`. Where nothing
-        indicates that the target has moved, the classifier stays as it is. "flat" is the thesis'
-        maximum likelihood, for which the source is only a start.
+        "source" is a prior around the source as strong as `worth` and `weights_worth` say; see `WorthPrior`.
+        Where nothing indicates that the target has moved, the components stay as they are. "flat" is the
+        thesis' maximum likelihood, for which the source is only a start.
+    weights_worth : float, optional
+        Weight of the source's weights under ``shift="source"``, in points of the target for all components
+        together; 0 leaves the frequencies of classes to the target. `fit` chooses it with `worth`; where
+        `worth` is given it is `worth` times the number of components.
     covariance : {"full", "diagonal"}
     strength : float
         :math:`\beta`, in nats; 0 ignores the known classes, infinity keeps them.
@@ -85,7 +90,7 @@ def domain_adaptation(
     """
     if not isinstance(posterior, str) or posterior not in ("exact", "partition"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'exact' or 'partition'")
-    prior = resolve_shift(shift, source, x, worth)
+    prior = resolve_shift(shift, source, x, worth, weights_worth, known, strength)
     restricted = posterior == "partition" and x is not None
     weights = SourceWeights if restricted else FreeSourceWeights
     log_weights = jnp.log(weights(source, prior).sample("weights", "components"))

@@ -23,6 +23,7 @@ from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, log_joint
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
+from sidebayes.models.blocks.classes.source_worth import source_worth
 from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels, as_partial_labels
 from sidebayes.models.domain_adaptation import domain_adaptation
@@ -156,16 +157,23 @@ def select_adaptation(
         raise TypeError(f"engine is a {type(given).__name__}; pass an EM")
     one = replace(given, num_restarts=1)
     if source is None:
-        source = replace(fit_source(rows, owners, seed=seed), feature_names=names)
+        source = replace(
+            fit_source(rows, owners, seed=seed, progress=progress), feature_names=names
+        )
     told = source.numbered(told, "known")
     labels = source.numbered(owners, "source_labels").values
     if (labels < 0).any():
         raise ValueError("source_labels lacks a class; every row of the source needs one")
     maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
-    judge = _judge(points, options | {"source": source})
+    judge = _judge(points, told, options | {"source": source})
     setting = _Setting(points, told, rows, labels, source, maps, one, seed)
     trials = _Trials(setting, judge, {"n_jobs": n_jobs, "progress": progress})
-    anchored = {"shift": "source", "posterior": "exact", "strength": tried[-1]}
+    anchored = {
+        "shift": "source",
+        "posterior": "exact",
+        "strength": tried[-1],
+        "weights_worth": None,
+    }
     trials.add(
         _Trial(prior, 0, None, options | anchored | {"worth": worth})
         for prior, worth in _anchors(source, len(points)).items()
@@ -304,9 +312,13 @@ def _starts(
     return [{name: value[r] for name, value in values.items()} for r in range(size)]
 
 
-def _judge(x: NDArray, options: dict[str, Any]) -> Callable[[dict[str, NDArray]], float]:
+def _judge(
+    x: NDArray, known: PartialLabels, options: dict[str, Any]
+) -> Callable[[dict[str, NDArray]], float]:
     """Log joint density of rows and components under the default, no price on errors in it."""
-    common = options | {"shift": "source", "worth": None, "posterior": "exact", "strength": 0.0}
+    worth = source_worth(options["source"], x, known)
+    common = options | {"shift": "source", "worth": worth.means, "weights_worth": worth.weights}
+    common |= {"posterior": "exact", "strength": 0.0}
     with jax.enable_x64(True):
         problem = Problem(domain_adaptation, (jnp.asarray(x),), common)
         names = latent_sites(abstract_trace(problem))

@@ -111,12 +111,12 @@ def test_a_source_is_worth_more_the_less_the_target_has_moved():
         np.full(2, 0.5), np.array([(0.0, 0.0), (4.0, 0.0)]), np.stack([eye, eye]), np.arange(2)
     )
     rows = source.mean[np.arange(400) % 2] + rng.normal(size=(400, 2))
-    still, near, far = (source_worth(source, rows + shift)[0] for shift in (0.0, 0.7, 3.0))
+    still, near, far = (source_worth(source, rows + shift).means[0] for shift in (0.0, 0.7, 3.0))
     assert still == pytest.approx(100 * 400)
     assert 0.1 < near < 10  # means have moved by .7 deviations
     assert far < 0.2 * near
     scaled = SourceMixture(source.weights, source.mean * 1e6, source.covariance * 1e12, [0, 1])
-    assert source_worth(scaled, (rows + 0.7) * 1e6)[0] == pytest.approx(near)
+    assert source_worth(scaled, (rows + 0.7) * 1e6).means[0] == pytest.approx(near)
 
 
 def test_the_default_is_the_ported_source_where_nothing_has_moved():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -11,12 +12,14 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
+from sidebayes.common.arrays import given_array
+
 from ..components.gaussian_block import GaussianComponents
 from ..components.shift_prior import ShiftPrior, WorthPrior
 from ..mixtures.weights import ComponentWeights
 from ..side_information.partial_labels import PartialLabels, as_partial_labels
 from .source_mixture import SourceMixture
-from .source_worth import source_worth
+from .source_worth import SourceWorth, source_worth, trusted
 
 __all__ = ["FreeSourceWeights", "SourceComponents", "SourceWeights", "resolve_shift"]
 
@@ -37,6 +40,9 @@ def resolve_shift(
     source: SourceMixture,
     x: ArrayLike | None,
     worth: ArrayLike | None = None,
+    weights_worth: ArrayLike | None = None,
+    known: PartialLabels | None = None,
+    strength: float = math.inf,
 ) -> ShiftPrior | WorthPrior | None:
     """Turn arguments of a model into a prior; None stands for a flat one.
 
@@ -47,6 +53,11 @@ def resolve_shift(
     x : array_like, shape (num_points, num_features), or None
     worth : array_like, shape (num_components,), optional
         For "source" alone; by default that of `source_worth`, or one point where there are no rows.
+    weights_worth : array_like, shape (), optional
+        The same for all weights together; by default that of `source_worth`, or of `worth` if it is given.
+    known : PartialLabels, optional
+    strength : float
+        Of the known classes; see `chosen_worth`.
 
     Raises
     ------
@@ -62,16 +73,23 @@ def resolve_shift(
         isinstance(shift, str) and shift in ("source", "flat")
     ):
         raise ValueError(f"shift = {shift!r:.60}; expected 'source', 'flat' or a ShiftPrior")
-    if shift != "source" and worth is not None:
-        raise ValueError(f"worth is for shift='source' alone; shift = {shift!r:.60}: leave it out")
+    for name, value in {"worth": worth, "weights_worth": weights_worth}.items():
+        if shift != "source" and value is not None:
+            raise ValueError(
+                f"{name} is for shift='source' alone; shift = {shift!r:.60}: leave it out"
+            )
     if isinstance(shift, ShiftPrior):
         return shift
     if shift == "flat" and x is None:
         raise ValueError("shift='flat' cannot be simulated from: without x, pass a ShiftPrior")
     if shift == "flat":
         return None
-    if worth is None:
-        worth = np.ones(source.num_components) if x is None else source_worth(source, x)
+    if worth is None and x is not None:
+        found = source_worth(source, x, trusted(known, strength, source))
+        worth = found.means
+        weights_worth = found.weights if weights_worth is None else weights_worth
+    elif worth is None:
+        worth = np.ones(source.num_components)
     if np.shape(worth) != (source.num_components,):
         raise ValueError(
             f"worth has shape {np.shape(worth)} for a source of {source.num_components} components; pass a "
@@ -79,7 +97,12 @@ def resolve_shift(
         )
     if not isinstance(worth, Tracer) and not (np.asarray(worth) > 0).all():
         raise ValueError(f"worth = {worth!r:.60}; expected positive numbers of points")
-    return WorthPrior(jnp.asarray(worth))
+    if weights_worth is None:
+        return WorthPrior(jnp.asarray(worth))
+    weights = given_array("weights_worth", weights_worth)
+    if np.shape(weights) or not (isinstance(weights, Tracer) or weights >= 0):
+        raise ValueError(f"weights_worth = {weights_worth!r:.60}; expected a number of points >= 0")
+    return WorthPrior(jnp.asarray(worth), jnp.asarray(weights))
 
 
 class SourceComponents(GaussianComponents):
@@ -133,6 +156,7 @@ class SourceComponents(GaussianComponents):
         )
         self.source, self.rows = source, data
         self.known = None if known is None else as_partial_labels(known)
+        self.worth = shift.worth if isinstance(shift, WorthPrior) else None
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say where the rows do not support the move, by how the source classifies them as it is."""
@@ -152,8 +176,10 @@ class SourceComponents(GaussianComponents):
         except ValueError:  # collapsed, which the status says
             return None
         rows = np.asarray(self.rows)
-        return _in_other_units(self.source, rows) or _unsupported(
-            self.source, moved, rows, self.known
+        return (
+            _in_other_units(self.source, rows)
+            or _unsupported(self.source, moved, rows, self.known)
+            or _undecided(source_worth(self.source, rows, self.known), self.worth)
         )
 
     def starts(
@@ -203,6 +229,18 @@ def _unsupported(
         f"The moved classifier gives {changed:.0%} of the rows another class than the source as it is, and "
         f"changes the mean log density of a row by {gain:+.3g}; {said}: compare source.predict(x), or hold "
         f"the classifier closer to the source: shift='source', worth=np.full({source.num_components}, 1e3)"
+    )
+
+
+def _undecided(found: SourceWorth, worth: ArrayLike | None) -> str | None:
+    """A sentence if frequencies and a move explain the target equally well, and the worth was chosen."""
+    if not found.is_doubtful or worth is None or not np.allclose(found.means, worth):
+        return None
+    held = f"worth=np.full({len(found.means)}, 1e6), weights_worth=0"
+    return (
+        "Other frequencies of the classes explain the mean and the spread of the target about as well as "
+        f"a move of the components does (log evidence {found.reweighted:.1f} and {found.moved:.1f}), and "
+        f"known classes do not tell them apart: give more of them, or compare {held} and shift=ShiftPrior()"
     )
 
 

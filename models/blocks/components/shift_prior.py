@@ -100,18 +100,21 @@ class ShiftPrior:
 
 
 class WorthPrior(NamedTuple):
-    r"""A `ShiftPrior` by one number, which may be traced: how many points the source is worth.
+    r"""A `ShiftPrior` by numbers that may be traced: how many points the source is worth.
 
-    With a worth :math:`\kappa` it is ``ShiftPrior(κ, 2 d + 1 + κ, K κ)``: means, covariances and weights
-    become those of the source together as the worth grows, and none of the priors is improper as it vanishes.
+    With a worth :math:`\kappa` it is ``ShiftPrior(κ, 2 d + 1 + κ, a)``: means and covariances become those of
+    the source together as the worth grows, and none of the priors is improper as it vanishes.
 
     Attributes
     ----------
     worth : Array, shape (num_components,)
         In points of the target by component.
+    weights : Array, shape (), optional
+        a, in points of all components together; by default :math:`K \kappa` for K components.
     """
 
     worth: Array
+    weights: Array | None = None
 
     def around(self, mean: ArrayLike, covariance: ArrayLike, *, form: str) -> ComponentPriors:
         """Prior of means and covariances around those of a source; see `ShiftPrior.around`."""
@@ -120,7 +123,8 @@ class WorthPrior(NamedTuple):
 
     def concentration(self, weights: ArrayLike) -> Array:
         """Concentrations of the Dirichlet prior of the weights, shape (num_components,)."""
-        return 1.0 + len(self.worth) * self.worth * jnp.asarray(weights)
+        each = len(self.worth) * self.worth if self.weights is None else self.weights
+        return 1.0 + each * jnp.asarray(weights)
 
 
 def _around(

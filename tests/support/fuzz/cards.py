@@ -216,6 +216,7 @@ CARD_CASES = {
         known=ARRAYS,
         source=OBJECTS,
         shift=(*TEXT, *NUMBERS),
+        weights_worth=NUMBERS,
         strength=NUMBERS,
         posterior=TEXT,
         covariance=TEXT,
