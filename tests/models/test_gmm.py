@@ -15,7 +15,9 @@ from sidebayes.guides.engines.steps.surrogate import expectation
 from sidebayes.guides.engines.steps.updates import closed_forms, maximised, plan_updates
 from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.components.gaussians.gaussian_stats import Moments
 from sidebayes.models.blocks.components.mixture_components import mixture_components
+from sidebayes.models.blocks.components.normal_inverse_gamma import mode, update
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
@@ -97,11 +99,11 @@ def test_prior_densities_are_scipys(covariance):
         expected = invwishart(6.5, prior.scale).logpdf(sigma[0])
     elif covariance == "diagonal":
         value, sigma = {"variance": diagonal}, np.stack([np.diag(row) for row in diagonal])
-        expected = invgamma(6.5 / 2, scale=scale / 2).logpdf(diagonal).sum()
+        expected = invgamma((6.5 - 2) / 2, scale=scale / 2).logpdf(diagonal).sum()
     else:
         value = {"variance": diagonal[:, 0]}
         sigma = diagonal[:, :1, None] * np.eye(3)
-        expected = invgamma(6.5 / 2, scale=scale.mean() / 2).logpdf(diagonal[:, 0]).sum()
+        expected = invgamma((6.5 - 2) / 2, scale=scale.mean() / 2).logpdf(diagonal[:, 0]).sum()
     expected += sum(
         multivariate_normal(prior.mean, s / 0.7).logpdf(m) for m, s in zip(mean, sigma, strict=True)
     )
@@ -247,3 +249,16 @@ def test_one_pass_where_there_is_one():
     assert not has_one(gmm, covariance="diagonal")
     assert not has_one(gmm, component=lambda: four().to_event(1))
     assert not has_one(pair_mixture, num_components=2)
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+def test_variances_of_many_features_are_near_those_of_the_rows(spherical):
+    """The prior weighs no more with more features."""
+    x = np.random.default_rng(0).normal(size=(25, 49))
+    with jax.enable_x64(True):
+        moments = Moments(np.array([25.0]), x.sum(axis=0)[None], (x**2).sum(axis=0)[None])
+        prior = GaussianPrior.empirical(x, 1)
+        found = update(moments, np.zeros(49), prior, spherical=spherical)
+        variance = np.asarray(mode(found)[1])
+    own = x.var(axis=0)
+    assert 0.8 < np.mean(variance / (own.mean() if spherical else own)) < 1.05

@@ -52,7 +52,7 @@ def spread_prior(
         return dist.ImproperUniform(support, (), shape)
     rate = _rate(prior, spherical=not diagonal)
     rate = rate if diagonal else rate[..., 0]
-    df = jnp.asarray(prior.df)
+    df = jnp.asarray(prior.variance_df)
     concentration = (df[..., None] if diagonal else df) / 2
     return dist.InverseGamma(jnp.broadcast_to(concentration, rate.shape), rate).to_event(len(shape))
 
@@ -96,7 +96,9 @@ def update(
         count, own = num_features * size, num_features
         spread = spread.sum(axis=1, keepdims=True)
     df, rate = (
-        (-(own + 2.0), 0.0) if prior is None else (prior.df, _rate(prior, spherical=spherical))
+        (-(own + 2.0), 0.0)
+        if prior is None
+        else (prior.variance_df, _rate(prior, spherical=spherical))
     )
     shape = jnp.broadcast_to((df + count)[:, None] / 2, spread.shape)
     return NormalInverseGamma(mean + about, shrinkage + size, shape, rate + spread / 2)
@@ -144,7 +146,7 @@ def divergence(
 ) -> Array:
     """Divergence from the prior, in nats."""
     rate = _rate(prior, spherical=spherical)
-    df = jnp.broadcast_to(prior.df, found.shrinkage.shape)[:, None]
+    df = jnp.broadcast_to(prior.variance_df, found.shrinkage.shape)[:, None]
     before = dist.Gamma(df / 2, jnp.broadcast_to(rate, found.rate.shape))
     variances = dist.kl_divergence(dist.Gamma(found.shape, found.rate), before).sum()
     precision = found.shape / found.rate

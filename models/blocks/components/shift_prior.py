@@ -30,6 +30,11 @@ class ComponentPriors(NamedTuple):
     df: Array
     scale: Array
 
+    @property
+    def variance_df(self) -> Array:
+        """Degrees of freedom of variances of single features, as `df` has them."""
+        return self.df
+
 
 @dataclass(frozen=True)
 class ShiftPrior:

@@ -374,7 +374,7 @@ def _cell_priors(
     if prior == "flat":
         return None
     if isinstance(prior, GaussianPrior):
-        centre, weight, df = jnp.asarray(prior.mean), prior.shrinkage, prior.df - size + 1.0
+        centre, weight, df = jnp.asarray(prior.mean), prior.shrinkage, prior.variance_df
         within = common = jnp.diagonal(jnp.asarray(prior.scale))
     else:
         weight, df = _WEAK, 3.0
