@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..common.columns import of_complex, of_unreadable
+from ..common.columns import of_complex, of_text, of_unreadable
 
 __all__ = [
     "EXAMPLE",
@@ -75,7 +75,9 @@ class Columns:
         owners: Sequence[str] | None = None,
     ) -> None:
         formulae = _formulae()
-        names = formulae.model_description(formula).var_names
+        described = formulae.model_description(formula)
+        names = described.var_names
+        _refuse_text(table, described)
         with _naming_column(table, names, owners):
             matrices = formulae.design_matrices(formula, table, na_action="error", env=frames)
         self.common, self.response = matrices.common, matrices.response
@@ -132,6 +134,21 @@ class Columns:
                     "nothing is known of them; leave these rows out"
                 ) from error
             raise
+
+
+def _refuse_text(table: pd.DataFrame, described: Any) -> None:
+    """Refuse columns that are dates or numbers in text; within a function they are what it makes of them."""
+    response = [described.response.term] if described.response else []
+    for term in (*response, *described.common_terms):
+        for name in (
+            part.name for part in getattr(term, "components", ())
+        ):  # an intercept has none
+            if name in table and (said := of_text(table[name])):
+                quoted = name if re.fullmatch(r"[\w.]+", name) else f"`{name}`"
+                as_levels = (
+                    f"; C({quoted}) takes them as categories" if term not in response else ""
+                )
+                raise _ColumnError(said + as_levels)
 
 
 @contextmanager
