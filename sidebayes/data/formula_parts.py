@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,11 +77,15 @@ class Columns:
         owners: Sequence[str] | None = None,
     ) -> None:
         formulae = _formulae()
+        from formulae.environment import Environment
+
         described = formulae.model_description(formula)
         names = described.var_names
         _refuse_text(table, described)
+        around = Environment.capture(frames).namespace
+        called = Environment([_called(formula, around, table)])
         with _naming_column(table, names, owners):
-            matrices = formulae.design_matrices(formula, table, na_action="error", env=frames)
+            matrices = formulae.design_matrices(formula, table, na_action="error", env=called)
         self.common, self.response = matrices.common, matrices.response
         if self.common is None:
             raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
@@ -134,6 +140,25 @@ class Columns:
                     "nothing is known of them; leave these rows out"
                 ) from error
             raise
+
+
+class _Called(dict):
+    """What a formula calls, by name; a copy or a pickle has modules by their names."""
+
+    def __reduce__(self) -> Any:
+        modules = {n: one.__name__ for n, one in self.items() if isinstance(one, ModuleType)}
+        return _restored, ({n: one for n, one in self.items() if n not in modules}, modules)
+
+
+def _restored(values: dict[str, Any], modules: dict[str, str]) -> _Called:
+    return _Called(values | {name: import_module(one) for name, one in modules.items()})
+
+
+def _called(formula: str, around: Any, table: pd.DataFrame) -> _Called:
+    """Functions, modules and values of a formula, found by name in what is around its user."""
+    words = re.findall(r"([A-Za-z_]\w*)(\s*\()?", re.sub("`[^`]*`", "", formula))
+    names = {word for word, call in words if call or word not in table}
+    return _Called({name: around[name] for name in names if name in around})
 
 
 def _refuse_text(table: pd.DataFrame, described: Any) -> None:
