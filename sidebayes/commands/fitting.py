@@ -154,10 +154,13 @@ def write_labels(path: Path, outcome: Outcome) -> None:
     prob = found.responsibilities()
     columns: dict[str, Any] = {str(outcome.units.name): outcome.units, "cluster": found.labels()}
     columns |= {f"cluster_{k}": prob[:, k] for k in range(prob.shape[1])}
+    codes, by_class = columns["cluster"], prob  # clusters that known classes name are these classes
     if found.has_classes:
         by_class = found.class_probabilities()
+        codes = by_class.argmax(axis=1)
+    if found.has_classes or found.class_names:
         names = [*outcome.classes, *map(str, range(len(outcome.classes), by_class.shape[1]))]
-        columns["class"] = [names[code] for code in by_class.argmax(axis=1)]
+        columns["class"] = [names[code] for code in codes]
         columns |= {f"class_{names[c]}": by_class[:, c] for c in range(by_class.shape[1])}
     write_table(path, pd.DataFrame(columns))
 
