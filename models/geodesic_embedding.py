@@ -22,9 +22,9 @@ from .blocks.embedding.nearness import stated_nearness
 from .blocks.embedding.positions import Positions, point_scale
 from .blocks.embedding.setting import check_setting, choose_power, distance_power, tables_of
 from .blocks.label_inference.label_graph import LabelGraph
-from .blocks.roles import Chosen, Missing
+from .blocks.roles import Checked, Chosen, Missing
 from .blocks.side_information.links import Links
-from .blocks.side_information.partial_labels import PartialLabels
+from .blocks.side_information.partial_labels import PartialLabels, check_known_classes
 
 __all__ = ["geodesic_embedding"]
 
@@ -32,7 +32,7 @@ __all__ = ["geodesic_embedding"]
 def geodesic_embedding(
     x: Annotated[ArrayLike | None, "points features"] = None,
     links: Annotated[Links | LabelGraph | None, "points"] = None,
-    known: Annotated[PartialLabels | None, "points"] = None,
+    known: Annotated[PartialLabels | None, "points", Checked(check_known_classes)] = None,
     landmarks: Annotated[ArrayLike | None, "sources", Chosen(choose_landmarks)] = None,
     distances: Annotated[
         ArrayLike | None,

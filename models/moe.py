@@ -17,15 +17,15 @@ from .blocks.components.mixture_components import mixture_components, num_rows
 from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import mixing_weights
-from .blocks.roles import Held
-from .blocks.side_information.partial_labels import PartialLabels
+from .blocks.roles import Checked, Held
+from .blocks.side_information.partial_labels import PartialLabels, check_known_classes
 
 __all__ = ["moe"]
 
 
 def moe(
     x: Annotated[ArrayLike | None, "points features"],
-    known: Annotated[PartialLabels | None, "points classes"] = None,
+    known: Annotated[PartialLabels | None, "points classes", Checked(check_known_classes)] = None,
     *,
     num_clusters: int,
     num_classes: int,

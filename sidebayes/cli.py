@@ -251,7 +251,10 @@ def fit_method(
         typer.Option(help="em, map, laplace, nuts, ... (see 'list').", autocompletion=engines),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(help="Option of the method, e.g. covariance=tied.")
+        list[str] | None,
+        typer.Option(
+            help="Option of the method, e.g. covariance=tied, or shared=covariance,noise for several values."
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option(help="Setting of the engine, e.g. num_samples=500.")

@@ -133,7 +133,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         X : array_like, shape (n, num_features), or (n, n) if the kernel is "precomputed"
         y : ignored
         sample_weight : array_like, shape (n,), optional
-            Not negative.
+            Not negative. Rows of weight zero count for nothing; `fit_transform` returns their coordinates.
 
         Raises
         ------
@@ -272,7 +272,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         max_steps = check_integer("max_iter", self.max_iter)
         self._kernel = UnitKernel(self.kernel, kernel_arguments(self, x, weights))
         self._rows = x
-        points = self._points(x)
+        points = self._points(x, weights)
         mean = intrinsic_mean(points, weights, tol=tol, max_steps=max_steps)
         self._mean, self.n_iter_ = mean.coefficients, mean.num_steps
         self._directions, self.eigenvalues_, total = principal_directions(
@@ -281,7 +281,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.explained_variance_ratio_ = self.eigenvalues_ / total
         return points
 
-    def _points(self, x: NDArray) -> Points:
+    def _points(self, x: NDArray, weights: NDArray) -> Points:
         """The training rows as points of the sphere; keeps what new rows need."""
         if self.rank is None:
             self.residual_ = 0.0
@@ -291,7 +291,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             raise ValueError(
                 "rank is for kernels that are computed; leave it out for a Gram matrix"
             )
-        columns = pivoted_columns(self._kernel, x, check_integer("rank", self.rank, 2))
+        columns = pivoted_columns(self._kernel, x, weights, check_integer("rank", self.rank, 2))
         self._rows, self._norms = x[columns.pivots], columns.norms
         self._factor, self.residual_ = columns.factor, columns.residual
         if columns.residual > _LOST:

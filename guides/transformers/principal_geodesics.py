@@ -132,7 +132,7 @@ def intrinsic_mean(
     cosines = points.products @ mean  # sums of the steps' rounding are taken out
     length = points.norm(mean, cosines)
     mean, cosines = mean / length, cosines / length
-    _judge(cosines, slope, tol, num_steps)
+    _judge(np.where(weights > 0, cosines, 1.0), slope, tol, num_steps)
     return Mean(mean, cosines, slope, num_steps)
 
 

@@ -121,9 +121,9 @@ class Columns(NamedTuple):
     factor : ndarray, shape (rank, rank)
         Lower triangular; the Cholesky factor of the kernel between the pivots.
     vectors : ndarray, shape (num_rows, rank)
-        With norm one.
+        With norm one; zero for a row without weight that is orthogonal to the pivots.
     residual : float
-        Mean share of a point's squared norm that lies outside the span of the pivots.
+        Weighted mean share of a point's squared norm that lies outside the span of the pivots.
     """
 
     pivots: NDArray[np.int64]
@@ -133,7 +133,9 @@ class Columns(NamedTuple):
     residual: float
 
 
-def pivoted_columns(kernel: UnitKernel, x: NDArray, rank: int, tol: float = 1e-12) -> Columns:
+def pivoted_columns(
+    kernel: UnitKernel, x: NDArray, weights: NDArray, rank: int, tol: float = 1e-12
+) -> Columns:
     """Approximate a Gram matrix by pivoted Cholesky factorisation, without forming it.
 
     The row whose point lies farthest from the span of those before it comes next; time and memory are in
@@ -143,6 +145,8 @@ def pivoted_columns(kernel: UnitKernel, x: NDArray, rank: int, tol: float = 1e-1
     ----------
     kernel : UnitKernel
     x : ndarray, shape (num_rows, num_features)
+    weights : ndarray, shape (num_rows,)
+        With sum one. Rows without weight are never chosen.
     rank : int
         Maximum number of columns.
     tol : float
@@ -151,7 +155,7 @@ def pivoted_columns(kernel: UnitKernel, x: NDArray, rank: int, tol: float = 1e-1
     Raises
     ------
     ValueError
-        If the kernel is not positive semidefinite, or a row is orthogonal to the chosen ones.
+        If the kernel is not positive semidefinite, or a row with weight is orthogonal to the chosen ones.
 
     Warns
     -----
@@ -164,11 +168,12 @@ def pivoted_columns(kernel: UnitKernel, x: NDArray, rank: int, tol: float = 1e-1
     """
     norms = kernel.norms(x)
     kernel.warn_of_norms(norms)
-    rank = min(rank, len(x))
+    counts = weights > 0
+    rank = min(rank, int(counts.sum()))
     rest, factor = np.ones(len(x)), np.zeros((len(x), rank))
     pivots = np.zeros(rank, int)
     for step in range(rank):
-        pivot = int(np.argmax(rest))
+        pivot = int(np.argmax(np.where(counts, rest, 0.0)))
         if rest[pivot] < tol:
             rank = step
             break
@@ -187,14 +192,14 @@ def pivoted_columns(kernel: UnitKernel, x: NDArray, rank: int, tol: float = 1e-1
         rest[pivots[: step + 1]] = 0
     pivots, factor = pivots[:rank], factor[:, :rank]
     length = np.linalg.norm(factor, axis=1)
-    if length.min() < 1e-6:
-        row = int(np.argmin(length))
+    if length[counts].min() < 1e-6:
+        row = int(np.argmin(np.where(counts, length, np.inf)))
         raise ValueError(
             f"row {row} is orthogonal to the {rank} rows that stand for the others; raise rank, or "
             "choose a kernel that falls more slowly with the distance"
         )
-    residual = float(1 - np.square(factor).sum(axis=1).mean())
-    vectors = factor / length[:, None]
+    residual = float(1 - weights @ np.square(length))
+    vectors = factor / np.where(length > 0, length, 1.0)[:, None]
     return Columns(pivots, norms[pivots], factor[pivots], vectors, max(residual, 0.0))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from ..common.files import read_table, write_table
 from ..results.fit import Fit
 from .columns import NamedTable, group_names, named_labels, number_classes
 from .given import Arguments, Given, from_columns, from_formula
+from .pairs import read_pairs
 from .side import check_link_flags, read_links, reveal
 from .words import spoken
 
@@ -87,8 +87,9 @@ def fit_asked(asked: Asked) -> Outcome:
     """
     card = find_card(asked.method)
     to = Arguments(card)
-    options, settings = read_pairs("option", asked.option), read_pairs("setting", asked.setting)
+    options = read_pairs("option", asked.option, card.fitted_by)
     runner = make_engine(asked.engine, card)
+    settings = read_pairs("setting", asked.setting, type(runner))
     _check(asked, to, options)
     with spoken(_spelling(card, runner)):
         runner = _configured(runner, settings)
@@ -99,17 +100,18 @@ def fit_asked(asked: Asked) -> Outcome:
         options = given.options | options
         domain = None if asked.source is None else NamedTable.read(asked.source, asked.label, ())
         (source, known, truth), names = _classes(asked, to, table, given, domain)
-        if domain is not None:
-            own = named_labels(source, names, source.max() + 1)
-            moved = _moved_from(asked, to, given, domain, own)
-            options[str(to.option_of(SourceMixture))] = moved
-        elif asked.standardize:
-            given.data[given.rest] = _standardized(given.data[given.rest])
         options |= _sizes(asked, to, len(names), options)
         if asked.learn_reliability:
             options |= _learned(to, options)
-        to.refuse_missing(options)
-        given.data.update(_side(asked, to, given, known, truth, names))
+        moved = to.option_of(SourceMixture) if domain is not None else None
+        to.refuse_missing({*options, moved})
+        side = _side(asked, to, given, known, truth, names)  # refused before the source is fitted
+        if domain is not None:
+            own = named_labels(source, names, source.max() + 1)
+            options[str(moved)] = _moved_from(asked, to, given, domain, own)
+        elif asked.standardize:
+            given.data[given.rest] = _standardized(given.data[given.rest])
+        given.data.update(side)
         run: dict[str, Any] = {"engine": runner, "seed": asked.seed, "truth": truth}
         if asked.checkpoint is not None:
             run["checkpoint"] = asked.checkpoint
@@ -152,28 +154,15 @@ def write_labels(path: Path, outcome: Outcome) -> None:
     prob = found.responsibilities()
     columns: dict[str, Any] = {str(outcome.units.name): outcome.units, "cluster": found.labels()}
     columns |= {f"cluster_{k}": prob[:, k] for k in range(prob.shape[1])}
+    codes, by_class = columns["cluster"], prob  # clusters that known classes name are these classes
     if found.has_classes:
         by_class = found.class_probabilities()
+        codes = by_class.argmax(axis=1)
+    if found.has_classes or found.class_names:
         names = [*outcome.classes, *map(str, range(len(outcome.classes), by_class.shape[1]))]
-        columns["class"] = [names[code] for code in by_class.argmax(axis=1)]
+        columns["class"] = [names[code] for code in codes]
         columns |= {f"class_{names[c]}": by_class[:, c] for c in range(by_class.shape[1])}
     write_table(path, pd.DataFrame(columns))
-
-
-def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Read name=value, each name once; values are JSON where they can be, else text."""
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--{flag} {text!r}; expected name=value")
-        if name in found:
-            raise ValueError(f"--{flag} {name}=... is given twice; give it once")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found
 
 
 def _configured(engine: Any, settings: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args, get_type_hints
@@ -69,7 +69,7 @@ class Arguments:
             )
         return found[0]
 
-    def refuse_missing(self, options: Mapping[str, Any]) -> None:
+    def refuse_missing(self, options: Collection[str | None]) -> None:
         """Refuse options that are needed and were not given, with the flag that gives them."""
         for name in self.required:
             if name in options:

@@ -15,6 +15,7 @@ __all__ = [
     "did_you_mean",
     "of_codes",
     "of_complex",
+    "of_text",
     "of_times",
     "of_unreadable",
     "refuse_odd_names",
@@ -22,6 +23,11 @@ __all__ = [
 
 _TIMES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
 """What pandas calls columns of dates, durations, times and periods."""
+
+_DAY = r"(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4}|\d\d?/\d\d?/\d\d)"
+_DATE = rf"\s*{_DAY}([T ]+\d\d?:\d\d[\d:.,]*\s*(Z|[AaPp][Mm]|[-+]\d\d:?\d\d)?)?\s*"
+_WITH_COMMA = r"\s*[-+]?\d+([.]\d{3})*(,\d+)?\s*"
+"""What dates, and numbers with decimal commas, look like in text."""
 
 
 def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
@@ -124,6 +130,27 @@ def of_times(column: pd.Series) -> str | None:
         f"column {column.name!r} holds dates or durations ({column.dtype}); turn them into numbers, such as "
         "days since the first"
     )
+
+
+def of_text(column: pd.Series) -> str | None:
+    """What to do with text that is dates, or numbers with decimal commas, throughout; None for other columns.
+
+    Whole numbers as text, such as 1 or 007, are codes of categories.
+    """
+    if pd.api.types.infer_dtype(column, skipna=True) != "string":
+        return None
+    text, name = column.dropna().astype(str), column.name
+    if text.str.fullmatch(_DATE).all():
+        return (
+            f"column {name!r} holds dates as text, such as {text.iloc[0]!r}; turn them into numbers, such as "
+            f"days since the first, by pandas.to_datetime(table[{name!r}])"
+        )
+    if text.str.fullmatch(_WITH_COMMA).all() and (comma := text.str.contains(",")).any():
+        return (
+            f"column {name!r} holds numbers with a comma as text, such as {text[comma].iloc[0]!r}; turn them "
+            "into numbers, such as by pandas.read_csv(..., decimal=',')"
+        )
+    return None
 
 
 def of_complex(column: pd.Series) -> str | None:

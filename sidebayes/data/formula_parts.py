@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ..common.columns import of_complex, of_unreadable
+from ..common.columns import of_complex, of_text, of_unreadable
 
 __all__ = [
     "EXAMPLE",
@@ -75,9 +77,15 @@ class Columns:
         owners: Sequence[str] | None = None,
     ) -> None:
         formulae = _formulae()
-        names = formulae.model_description(formula).var_names
+        from formulae.environment import Environment
+
+        described = formulae.model_description(formula)
+        names = described.var_names
+        _refuse_text(table, described)
+        around = Environment.capture(frames).namespace
+        called = Environment([_called(formula, around, table)])
         with _naming_column(table, names, owners):
-            matrices = formulae.design_matrices(formula, table, na_action="error", env=frames)
+            matrices = formulae.design_matrices(formula, table, na_action="error", env=called)
         self.common, self.response = matrices.common, matrices.response
         if self.common is None:
             raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
@@ -132,6 +140,40 @@ class Columns:
                     "nothing is known of them; leave these rows out"
                 ) from error
             raise
+
+
+class _Called(dict):
+    """What a formula calls, by name; a copy or a pickle has modules by their names."""
+
+    def __reduce__(self) -> Any:
+        modules = {n: one.__name__ for n, one in self.items() if isinstance(one, ModuleType)}
+        return _restored, ({n: one for n, one in self.items() if n not in modules}, modules)
+
+
+def _restored(values: dict[str, Any], modules: dict[str, str]) -> _Called:
+    return _Called(values | {name: import_module(one) for name, one in modules.items()})
+
+
+def _called(formula: str, around: Any, table: pd.DataFrame) -> _Called:
+    """Functions, modules and values of a formula, found by name in what is around its user."""
+    words = re.findall(r"([A-Za-z_]\w*)(\s*\()?", re.sub("`[^`]*`", "", formula))
+    names = {word for word, call in words if call or word not in table}
+    return _Called({name: around[name] for name in names if name in around})
+
+
+def _refuse_text(table: pd.DataFrame, described: Any) -> None:
+    """Refuse columns that are dates or numbers in text; within a function they are what it makes of them."""
+    response = [described.response.term] if described.response else []
+    for term in (*response, *described.common_terms):
+        for name in (
+            part.name for part in getattr(term, "components", ())
+        ):  # an intercept has none
+            if name in table and (said := of_text(table[name])):
+                quoted = name if re.fullmatch(r"[\w.]+", name) else f"`{name}`"
+                as_levels = (
+                    f"; C({quoted}) takes them as categories" if term not in response else ""
+                )
+                raise _ColumnError(said + as_levels)
 
 
 @contextmanager

@@ -237,8 +237,9 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
         ``"y ~ time + (time | subject)"``, as R's lme4 writes them. Random effects within one pair of
         parentheses are correlated; those of different pairs, or of ``||``, are not. Terms are those of
         the library formulae: ``bs(time, df=4)`` and ``poly(time, 2)`` are bases, columns of text are
-        categories, ``a*b`` interacts, and names with spaces stand in backticks. Several formulas are
-        several outputs, whose random effects are correlated if each has one pair of parentheses.
+        categories (dates, and numbers with commas, only as ``C(column)``), ``a*b`` interacts, and names
+        with spaces stand in backticks. Several formulas are several outputs, whose random effects are
+        correlated if each has one pair of parentheses.
     table : data frame
         A table of pandas, polars or Arrow. With several formulas, rows where a response is missing are
         left out of that output.
@@ -253,7 +254,7 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
     ImportError
         If the library formulae is not installed.
     ValueError
-        If the formula cannot be read, or a column is missing or incomplete.
+        If the formula cannot be read, or a column is missing, incomplete, or dates as text.
 
     Examples
     --------

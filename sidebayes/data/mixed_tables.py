@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..common.columns import column_names, of_complex, of_times
+from ..common.columns import column_names, of_complex, of_text, of_times
 from ..common.warnings import warn_user
 
 __all__ = ["MixedTable", "mixed_table"]
@@ -69,7 +69,8 @@ def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> 
     """Read kinds of features off the columns of a data frame, for `feature_saliency`.
 
     Floats are "normal", integers none of which is negative "count", ordered categoricals "ordered", and
-    other categoricals, text and booleans "category". Dates and durations need a kind by name.
+    other categoricals, text and booleans "category". Dates and durations, and text that is
+    dates or numbers with decimal commas throughout, need a kind by name.
 
     Parameters
     ----------
@@ -146,9 +147,10 @@ def _by_type(column: pd.Series) -> str:
     Raises
     ------
     TypeError
-        For dates and durations, which are neither numbers nor categories.
+        For dates and durations, as text too, which are neither numbers nor categories; and for numbers
+        as text with decimal commas.
     """
-    if said := of_times(column):
+    if said := of_times(column) or of_text(column):
         raise TypeError(f"{said}, or name its kind, 'category' or 'ordered'")
     if isinstance(column.dtype, pd.CategoricalDtype):
         return "ordered" if column.dtype.ordered else "category"

@@ -242,7 +242,10 @@ def test_a_model_without_data_draws_coordinates():
             "numbers from 1 to 6, and no row of landmark 0",
         ),
         ({"num_modes": 0}, "num_modes = 0"),
-        ({"known": LABELS, "num_clusters": 1}, "only 1 classes; fit 2 at least"),
+        (
+            {"known": LABELS, "num_clusters": 1},
+            "known: labels name class 1 .*, too many for num_clusters = 1; pass num_clusters=2 at least",
+        ),
         ({"population": "free"}, "population = 'free'"),
         ({"population": "learned", "num_clusters": 1}, "needs several groups"),
         ({"population": "learned", "prior": "flat"}, "prior='flat' has none"),

@@ -61,7 +61,7 @@ def mixture_components(
     Raises
     ------
     TypeError, ValueError
-        If `component` returns no Distribution, or not one for each cluster.
+        If `component` is no function, returns no Distribution, or not one for each cluster.
 
     Examples
     --------
@@ -86,6 +86,12 @@ def mixture_components(
             names,
             from_data=isinstance(prior, str),
             data=x,
+        )
+    if not callable(component):
+        raise TypeError(
+            f"component = {component!r:.60}; expected a function without arguments that samples the "
+            "parameters of a cluster and returns its density, such as lambda: dist.StudentT(4, "
+            "numpyro.sample('loc', dist.Normal(0, 5).expand([2]).to_event(1))).to_event(1)"
         )
     with numpyro.plate("clusters", num_clusters):
         density = component()

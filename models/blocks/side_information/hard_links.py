@@ -13,6 +13,8 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from sidebayes.common.fields import check_integer
 
+from .partial_labels import check_known_classes
+
 __all__ = [
     "LinkReport",
     "check_known_clusters",
@@ -182,7 +184,7 @@ def check_links(
 
 
 def check_known_clusters(data: Mapping[str, Any]) -> None:
-    """Refuse clusters in ``data["known"]`` that the hard links in ``data["links"]`` contradict.
+    """Refuse clusters in ``data["known"]`` that are too many, or that the hard links contradict.
 
     Cannot-links that leave no cluster to a row are found as long as one row after another has a single
     cluster left. What remains (graph colouring is hard in general) shows as a partition function of zero.
@@ -190,8 +192,9 @@ def check_known_clusters(data: Mapping[str, Any]) -> None:
     Raises
     ------
     ValueError
-        Naming rows, their clusters and the links.
+        Naming rows, their clusters and the links, or the cluster and their number.
     """
+    check_known_classes(data, "num_clusters")
     known, links = data["known"], data.get("links")
     values = np.asarray(known.values)
     if links is None or links.pairs.max(initial=-1) >= len(values):  # refused with the table
@@ -229,9 +232,8 @@ def check_known_clusters(data: Mapping[str, Any]) -> None:
         (i, j), (one, other) = cannot[same][0], ends[same][0]
         tied = "" if {i, j} == {one, other} else " between rows that must-links tie to them"
         raise told(int(one), int(other), f"cannot-link ({i}, {j}){tied}")
-    num_clusters = data.get("num_clusters") or 0
-    if values.max(initial=0) >= num_clusters or values.shape[1:] not in ((), (num_clusters,)):
-        return  # refused as labels
+    if not (num_clusters := data.get("num_clusters")):
+        return
     left = np.ones((num_nodes, num_clusters), bool)
     rows = np.flatnonzero(number < size)
     np.logical_and.at(left, node[rows], known.subset(rows).admissible(num_clusters))

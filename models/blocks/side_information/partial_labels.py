@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from sidebayes.common.fields import rebuilt
 __all__ = [
     "PartialLabels",
     "as_partial_labels",
+    "check_known_classes",
     "frozen",
     "log_admissible",
 ]
@@ -137,22 +139,45 @@ class PartialLabels:
             return self.values
         return np.where(self.values.sum(axis=1) == 1, self.values.argmax(axis=1), -1)
 
-    def admissible(self, num_classes: int) -> NDArray[np.bool_]:
-        """Mask of possible classes, shape (num_points, num_classes)."""
-        traced = isinstance(self.values, jax.core.Tracer)  # checked at the door
-        values = self.values if traced else np.asarray(self.values)
-        if values.ndim == 2:
-            if values.shape[1] != num_classes:
+    def check_number(
+        self, num_classes: int, size: str = "num_classes", name: str = "labels"
+    ) -> None:
+        """Refuse classes beyond a number of them, and masks of another number.
+
+        Parameters
+        ----------
+        num_classes : int
+        size, name : str
+            What the number and the labels are called, for messages.
+
+        Raises
+        ------
+        ValueError
+            Naming a class that is too many.
+        """
+        if self.values.ndim == 2:
+            if (own := self.values.shape[1]) != num_classes:
                 raise ValueError(
-                    f"labels allow {values.shape[1]} classes, the model has {num_classes}"
+                    f"{name} allow {own} classes, and {size} = {num_classes}; pass {size}={own}, or a mask "
+                    f"with {num_classes} columns"
                 )
-            return values
-        most = -1 if traced else int(values.max(initial=-1))
+            return
+        most = int(np.asarray(self.values).max(initial=-1))
         if most >= num_classes:
+            last = f"{most} (numbered from 0)" if self.names is None else repr(self.names[most])
             raise ValueError(
-                f"labels name class {most}, but there are only {num_classes} classes; fit {most + 1} at "
+                f"{name} name class {last}, too many for {size} = {num_classes}; pass {size}={most + 1} at "
                 "least, or correct the labels"
             )
+
+    def admissible(self, num_classes: int, size: str = "num_classes") -> NDArray[np.bool_]:
+        """Mask of possible classes, shape (num_points, num_classes); see `check_number`."""
+        traced = isinstance(self.values, jax.core.Tracer)  # checked at the door
+        values = self.values if traced else np.asarray(self.values)
+        if not traced:
+            self.check_number(num_classes, size)
+        if values.ndim == 2:
+            return values
         return (values[:, None] < 0) | (values[:, None] == np.arange(num_classes))
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
@@ -170,17 +195,30 @@ def as_partial_labels(labels: ArrayLike | PartialLabels) -> PartialLabels:
     return labels if isinstance(labels, PartialLabels) else PartialLabels(labels)  # type: ignore[arg-type]
 
 
-def log_admissible(known: ArrayLike | PartialLabels | None, num_classes: int) -> Array | None:
-    """Log-factors of labels of which some are known, None where none is.
+def check_known_classes(data: Mapping[str, Any], size: str = "num_classes") -> None:
+    """Refuse classes in ``data["known"]`` beyond their number ``data[size]``, if that is one.
+
+    Raises
+    ------
+    ValueError
+        Naming the class and the number.
+    """
+    number = data.get(size)
+    if isinstance(number, int | np.integer) and number > 0:
+        data["known"].check_number(int(number), size, "known: labels")
+
+
+def log_admissible(known: ArrayLike | PartialLabels | None, num_clusters: int) -> Array | None:
+    """Log-factors of the clusters of units of which some are known, None where none is.
 
     Returns
     -------
-    Array, shape (num_points, num_classes), or None
+    Array, shape (num_points, num_clusters), or None
         Zero for the labels that a point may have, minus infinity for others.
     """
     if known is None:
         return None
-    return jnp.log(1.0 * as_partial_labels(known).admissible(num_classes))
+    return jnp.log(1.0 * as_partial_labels(known).admissible(num_clusters, "num_clusters"))
 
 
 def _whole_numbers(values: NDArray) -> NDArray:

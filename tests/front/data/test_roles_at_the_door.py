@@ -173,7 +173,7 @@ CASES = {
     "a class too many": (
         lambda: fit(labelled, X, KNOWN, num_clusters=2, num_classes=2),
         ValueError,
-        "class 2, but there are only 2 classes",
+        r"class 2 \(numbered from 0\), too many for num_classes = 2; pass num_classes=3 at least",
     ),
     "links of a dimension that nobody knows": (
         lambda: fit(homeless, X, Links.must_link([(0, 1)])),

@@ -393,3 +393,19 @@ def test_quality_by_counting():
 def test_distances_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=r"distances (has|contains|is)|distances"):
         co_ranking_quality(wrong, wrong)
+
+
+@pytest.mark.parametrize("options", [{"rank": 8}, {"kernel": "cosine"}])
+def test_rows_of_weight_zero_count_as_dropped(options):
+    x = np.random.default_rng(4).normal(size=(20, 3))
+    weights = np.where(np.arange(20) < 12, 1.0, 0.0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        own, dropped = KernelPGA(2, **options), KernelPGA(2, **options).fit(x[:12])
+        found = own.fit_transform(x, sample_weight=weights)
+    expected = dropped.transform(x)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-10)
+    np.testing.assert_allclose(own.residual_, dropped.residual_, atol=1e-12)
+    first, *others = {str(one.message) for one in said} or {""}
+    assert not others
+    assert ("beyond a right angle" in first) == (options.get("kernel") == "cosine")
