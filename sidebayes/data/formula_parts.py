@@ -165,15 +165,12 @@ def _refuse_text(table: pd.DataFrame, described: Any) -> None:
     """Refuse columns that are dates or numbers in text; within a function they are what it makes of them."""
     response = [described.response.term] if described.response else []
     for term in (*response, *described.common_terms):
-        for name in (
-            part.name for part in getattr(term, "components", ())
-        ):  # an intercept has none
+        parts = getattr(term, "components", ())  # an intercept has none
+        for name in (part.name for part in parts):
             if name in table and (said := of_text(table[name])):
                 quoted = name if re.fullmatch(r"[\w.]+", name) else f"`{name}`"
-                as_levels = (
-                    f"; C({quoted}) takes them as categories" if term not in response else ""
-                )
-                raise _ColumnError(said + as_levels)
+                levels = "" if term in response else f"; C({quoted}) takes them as categories"
+                raise _ColumnError(said + levels)
 
 
 @contextmanager
