@@ -188,9 +188,9 @@ def select_clusters(
         **options,
     )
     attrs = found.tree["fit_info"].attrs
-    attrs["starts_at_best"] = chosen.starts_at_best
-    if chosen.num_components > first:  # the first number is fitted from the restarts of the engine
-        attrs.update(begun_by="select_clusters", more_starts="num_splits")
+    # the first number is fitted from the restarts of the engine
+    more = "num_splits" if chosen.num_components > first else "num_restarts of the engine"
+    attrs.update(starts_at_best=chosen.starts_at_best, begun_by="select_clusters", more_starts=more)
     table = _table(path, chosen)
     worth = int(table.index[int(table["bic"].argmin())])
     argument = "most_components" if worth == most else None  # else BIC ended growth

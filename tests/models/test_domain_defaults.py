@@ -159,7 +159,7 @@ def test_a_move_that_known_classes_contradict_is_said():
     }
     given = {"shift": ShiftPrior(), "strength": 1.0}
     bad = moved(x, known, source, init=swapped, **given)
-    assert bad.verdict[0] == "caution"
+    assert bad.verdict[0] == "bad"  # known classes are told no better than by their shares
     assert "100% of the rows another class" in bad.verdict[1]
     assert "wrong at 12 of 12 rows of known class, the source as it is at 0" in bad.verdict[1]
     without = moved(x, np.full(120, -1), source, init=swapped, **given)

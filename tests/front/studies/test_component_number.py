@@ -264,7 +264,8 @@ def test_evidence_finds_two_components():
 def test_hard_classes_grow_beyond_prototypes():
     """MOE-hard-plus: as many components of one class as are worth more than prototypes."""
     sizes = {"num_classes": 3, "progress": False}
-    rival = sb.select_components("pfgl", X, KNOWN, num_clusters=range(2, 4), **sizes)
+    with pytest.warns(sb.SideBayesWarning, match="fewest that were tried"):
+        rival = sb.select_components("pfgl", X, KNOWN, num_clusters=range(2, 4), **sizes)
     engine = sb.HardClasses(num_restarts=3)
     plus = sb.select_components(
         "moe", X, KNOWN, num_clusters=range(3, 9), beyond=rival.fit, engine=engine, **sizes
