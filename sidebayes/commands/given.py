@@ -182,6 +182,9 @@ def from_columns(
         by_unit = [given.by_unit(one, role.dims[0], to.signature) for one in own]
         given.data[name] = _shaped(role, table.complete(pd.concat(by_unit, axis=1)))
     lacking = [role for role in to.signature.data if role.required and role.name not in given.data]
+    tables = list(to.signature.of_kind("table"))
+    if not lacking and not any(role.name in given.data for role in tables):
+        lacking = tables[:1]  # one of several that may be left out, but not all
     rest = next((role for role in lacking if role.kind == "table"), None)
     if rest is not None and all(role.kind != "table" or role is rest for role in lacking):
         taken = [str(one.name) for own in picked.values() for one in own]
