@@ -76,4 +76,6 @@ def test_data_that_the_model_changes_are_other_data():
         "single": sidebayes.fit(normal, x, dtype="float32", **given),
     }
     notes = compare_fits(fits).notes
-    assert any("between plain, single (30 units) and scores (30 units)" in note for note in notes)
+    assert any(
+        "between (plain and single) (30 units) and scores (30 units)" in note for note in notes
+    )

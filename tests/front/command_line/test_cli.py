@@ -37,6 +37,7 @@ HOW = {
     "pfgl": TOLD,
     "nfgl": TOLD,
     "domain_adaptation": (*TOLD, "--source", "other.csv"),
+    "sphere_mixture": ("sphere.csv", "--label", "kind", "--num-links", "8"),
     "mixed_effects": ("long.csv", *MIXED),
     "mixed_effects_mixture": ("long.csv", *MIXED, "--label", "kind", "--num-known", "4"),
     "hierarchical_shape": (
@@ -68,6 +69,8 @@ def written(tmp_path_factory):
     x = x.assign(kind=np.where(kind, "yes", "no"))
     x.assign(told=x["kind"].where(np.arange(40) < 8)).to_csv(folder / "table.csv", index=False)
     x.assign(a=x["a"] + 1).to_csv(folder / "other.csv", index=False)
+    length = np.hypot(x["a"], x["b"])
+    x.assign(a=x["a"] / length, b=x["b"] / length).to_csv(folder / "sphere.csv", index=False)
     subject, t = np.repeat(np.arange(10), 4), np.tile(np.arange(4.0), 10)
     slope = np.where(subject < 5, 1.0, -1.0)
     y = slope * t + rng.normal(size=10)[subject] + 0.3 * rng.normal(size=40)
@@ -188,7 +191,7 @@ def test_every_card_gets_its_data(name, tables, monkeypatch):
     if "known" in passed and "num_clusters" in needed:
         assert passed["num_clusters"] == 2
     if not card.routine_path:
-        read_arguments(card.model, name, (), own)
+        assert read_arguments(card.model, name, (), own).data
         assert passed["truth"] is None or len(passed["truth"]) in (40, 10)
 
 
