@@ -94,7 +94,7 @@ def domain_adaptation(
     restricted = posterior == "partition" and x is not None
     weights = SourceWeights if restricted else FreeSourceWeights
     log_weights = jnp.log(weights(source, prior).sample("weights", "components"))
-    gaussians = SourceComponents(source, covariance, prior, x, known)
+    gaussians = SourceComponents(source, covariance, prior, x, known, strength)
     density, classes = gaussians.sample(), jnp.asarray(source.table)
     noise = noise_of_strength(strength, source.num_classes)
     told = known if strength else None

@@ -143,6 +143,16 @@ def test_what_neither_moments_nor_classes_decide_is_said():
         assert ("about as well as a move of the components" in (remark or "")) == said
 
 
+def test_doubt_is_about_the_worth_that_was_chosen():
+    """Known classes that are likely to be wrong say nothing about the means, there as here."""
+    source, x, known = on_a_line(3.0, 0.5, 100, 2, 31)
+    prior = resolve_shift("source", source, x, known=known, strength=1.0)
+    block = SourceComponents(source, "full", prior, x, known, 1.0)
+    assert block.trusted is None
+    np.testing.assert_allclose(prior.worth, source_worth(source, x, block.trusted).means)
+    assert SourceComponents(source, "full", prior, x, known).trusted is block.known
+
+
 def test_worths_are_the_same_inside_compiled_programs():
     x, _, known = target([0.6, 0.3, 0.1])
     with jax.enable_x64(True):

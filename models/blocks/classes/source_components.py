@@ -118,6 +118,8 @@ class SourceComponents(GaussianComponents):
         See `GaussianComponents`.
     known : PartialLabels, optional
         Classes of the rows, by which the components are compared with the source; see `remark`.
+    strength : float
+        Log-odds that they are right.
 
     Raises
     ------
@@ -136,6 +138,7 @@ class SourceComponents(GaussianComponents):
         shift: ShiftPrior | WorthPrior | None,
         data: ArrayLike | None,
         known: PartialLabels | None = None,
+        strength: float = math.inf,
     ) -> None:
         if not isinstance(covariance, str) or covariance not in _FORMS:
             raise ValueError(f"covariance = {covariance!r:.60}; expected one of {_FORMS}")
@@ -156,6 +159,7 @@ class SourceComponents(GaussianComponents):
         )
         self.source, self.rows = source, data
         self.known = None if known is None else as_partial_labels(known)
+        self.trusted = trusted(self.known, strength, source)  # as where the worth was chosen
         self.worth = shift.worth if isinstance(shift, WorthPrior) else None
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
@@ -179,7 +183,7 @@ class SourceComponents(GaussianComponents):
         return (
             _in_other_units(self.source, rows)
             or _unsupported(self.source, moved, rows, self.known)
-            or _undecided(source_worth(self.source, rows, self.known), self.worth)
+            or _undecided(source_worth(self.source, rows, self.trusted), self.worth)
         )
 
     def starts(
