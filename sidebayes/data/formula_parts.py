@@ -194,9 +194,15 @@ def _naming_column(
                 f"columns {lacking} are incomplete in {int(rows.sum())} rows, the first "
                 f"{own.index[rows].tolist()[:5]}{of}; drop these rows, table.dropna(subset={lacking})"
             ) from error
-        said = next(filter(None, (of_unreadable(own[name]) for name in own)), None)
-        if said is not None:
-            raise _ColumnError(said) from error
+        causes = (of_unreadable(own[name]) or of_text(own[name]) for name in own)
+        if cause := next(filter(None, causes), None):
+            raise _ColumnError(cause) from error
+        text = [name for name in own if pd.api.types.is_string_dtype(own[name])]
+        if text and isinstance(error, TypeError):
+            raise _ColumnError(
+                f"{str(error).rstrip('.')}; columns {text} hold text, such as {own[text[0]].iloc[0]!r}, "
+                "and a function that computes needs numbers"
+            ) from error
         raise
 
 

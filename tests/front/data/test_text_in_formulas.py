@@ -1,5 +1,7 @@
 """Dates and numbers that a file leaves as text are no categories, unless the user says so."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -58,6 +60,19 @@ def test_text_that_is_numbers_with_commas_throughout(values):
 )
 def test_codes_and_categories_are_what_they_were(values):
     assert of_text(pd.Series(values, name="site")) is None
+
+
+@pytest.mark.parametrize(
+    ("term", "said"),
+    [
+        ("scale(day)", "column 'day' holds dates as text, such as '2020-01-01'"),
+        ("poly(`dose (mg)`, 2)", "column 'dose (mg)' holds numbers with a comma as text"),
+        ("scale(site)", "columns ['site'] hold text, such as '007', and a function that computes"),
+    ],
+)
+def test_functions_cannot_compute_with_text(term, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        sb.design(f"y ~ {term} + (1 | who)", TABLE)
 
 
 def test_formulas_refuse_them_unless_they_are_named_categories():
