@@ -55,7 +55,7 @@ test-oldest: install
 	$(BIN)/python -m venv --clear $(OLDEST)
 	$(BIN)/python .ci/oldest.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python $(PIP) \
-	  -c $(OLDEST)/constraints.txt -e ".[formulas,sampling,tables,test]"
+	  -c $(OLDEST)/constraints.txt -e ".[formulas,isomap,sampling,tables,test]"
 	$(OLDEST)/bin/python -m pytest -p no:xdist -q -m "$(FAST)" \
 	  -W ignore::DeprecationWarning tests/test_imports.py \
 	  tests/front/command_line/test_optional.py tests/front/data/test_tables.py tests/front/data/test_design.py \

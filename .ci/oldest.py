@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-EXTRAS = ("formulas", "sampling", "tables", "test")
+EXTRAS = ("formulas", "isomap", "sampling", "tables", "test")
 
 with Path(__file__).parents[1].joinpath("pyproject.toml").open("rb") as file:
     project = tomllib.load(file)["project"]
