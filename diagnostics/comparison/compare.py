@@ -252,7 +252,7 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
         Those of them that are draws without a model.
     """
     fits = named_fits(fits)
-    lower = lower_modes(fits)
+    lower, preferred = lower_modes(fits)
     measured, passed_over = measure(fits)
     left_out, said_of_these, by_unit = leave_one_out(fits)
     bic, said_of_bic, bic_by_fit = information(fits)
@@ -270,7 +270,8 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
         empty = [c for c in empty if c != "elpd_loo"]
     sets = [same_data(fit) for fit in fits.values()]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
-    notes = [*lower.values(), *passed_over, *said_of_these, *said_of_bic, *evidence_apart(fits)]
+    notes = [*lower.values(), *preferred, *passed_over, *said_of_these, *said_of_bic]
+    notes += evidence_apart(fits)
     notes += [
         f"{quoted(name)} was drawn elsewhere: labels, log densities and evidence need the model, and are "
         "blank; sidebayes.Fit.from_draws(model, data, draws) gives a full fit."

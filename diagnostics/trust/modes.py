@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sidebayes.guides.engines.modes import WITHOUT_PRIOR
 from sidebayes.guides.engines.plumbing.identity import freeze
 
 from ..fitted import Fitted
@@ -61,13 +62,14 @@ def _content(values: Any) -> Any:
     return tuple(array.ravel()) if array.dtype == object else array.tobytes()
 
 
-def lower_modes(fits: Mapping[str, Fitted]) -> dict[str, str]:
+def lower_modes(fits: Mapping[str, Fitted]) -> tuple[dict[str, str], list[str]]:
     """A sentence for every fit whose mode lies below that of another fit of the same posterior.
 
     Log joint densities are compared between fits whose answer is the point where the log joint
     density itself, of the constrained parameters, was highest: those of EM, MAP and their like to
     the same data, under the same model, options, prior and approximation. Densities in unconstrained
-    space differ from these by a Jacobian, bounds and costs are other quantities.
+    space differ from these by a Jacobian, bounds and costs are other quantities. A mode of higher
+    likelihood is not lower where only a prior that was read off the data prefers the other.
 
     Parameters
     ----------
@@ -75,17 +77,28 @@ def lower_modes(fits: Mapping[str, Fitted]) -> dict[str, str]:
 
     Returns
     -------
-    dict of str
-        Empty where all reached the same height.
+    lower : dict of str
+        Sentences by fit; empty where all reached the same height.
+    preferred : list of str
+        Sentences on modes of which such a prior prefers one, and the data another.
     """
     heights = {name: found for name, fit in fits.items() if (found := height(fit)) is not None}
     keys = {name: (*same_question(fits[name]), fits[name].approximate) for name in heights}
-    said = {}
+    said, preferred = {}, []
     for name, own in heights.items():
         peers = [other for other in heights if keys[other] == keys[name]]
         best = max(peers, key=heights.__getitem__)
         top = heights[best]
-        if top - own > max(0.01, _SAME * (1 + abs(top))):
+        if top - own <= max(0.01, _SAME * (1 + abs(top))):
+            continue
+        likelier = _without_prior(fits[name]) - _without_prior(fits[best])
+        if likelier > 0:
+            preferred.append(
+                f"{quoted(name)} and {quoted(best)} hold different modes: the log likelihood of "
+                f"{quoted(name)} is higher by {likelier:.3g}, the log joint of {quoted(best)} by "
+                f"{top - own:.3g}, since the prior, which was read off the data, prefers its mode."
+            )
+        else:
             number, starts = num_starts_at_best(fits[best]), len(fits[best].objective)
             reached = f"{number} of {starts} start{'s' if starts > 1 else ''} of {quoted(best)}"
             said[name] = (
@@ -93,7 +106,13 @@ def lower_modes(fits: Mapping[str, Fitted]) -> dict[str, str]:
                 f"{top:.6g} that {reached} reached on the same posterior; start it there (init=) or add "
                 "starts (num_restarts)."
             )
-    return said
+    return said, preferred
+
+
+def _without_prior(fit: Fitted) -> float:
+    """Log joint density of a mode without priors that were read off the data; NaN where it has none."""
+    stats = fit.tree["sample_stats"]
+    return stats[WITHOUT_PRIOR].item() if WITHOUT_PRIOR in stats else np.nan
 
 
 def height(fit: Fitted) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +12,12 @@ __all__ = [
     "MISSED_MODE",
     "PART_MISSING",
     "REMEMBERED",
+    "WITHOUT_PRIOR",
     "Modes",
     "distinct_modes",
+    "mode_stats",
     "modes_missed",
+    "preferred_by_prior",
     "starts_that_reached",
 ]
 
@@ -26,6 +29,9 @@ REMEMBERED = "Particles still remember where their last moves began"
 
 PART_MISSING = (MISSED_MODE, REMEMBERED)
 """Beginnings of remarks on draws whose own evidence is no more than a lower bound."""
+
+WITHOUT_PRIOR = "lp_without_prior"
+"""Statistic of a mode: its log joint density without that of priors that were read off the data."""
 
 _NEAR = 0.01
 """Nats between ends at the same mode."""
@@ -148,6 +154,45 @@ def modes_missed(modes: Modes, draws: Mapping[str, NDArray]) -> float | None:
     below = modes.height[0] - modes.height
     missed = below[~reached & (below < _MATTERS)]
     return float(missed.min()) if reached[0] and missed.size else None
+
+
+def preferred_by_prior(value: NDArray, prior: NDArray, best: int, rivals: Collection[int]) -> str:
+    """Say where a prior that was read off the data and the data themselves prefer different modes.
+
+    Parameters
+    ----------
+    value, prior : ndarray, shape (num_starts,)
+        Log joint densities where climbs ended, and the part that such priors have in them.
+    best : int
+        The end that is kept.
+    rivals : collection of int
+        Ends of highest joint density and of highest likelihood.
+
+    Returns
+    -------
+    str
+        Continues a sentence; empty where one mode has both.
+    """
+    for rival in rivals:
+        higher = value[rival] - value[best]
+        likelier = higher - (prior[rival] - prior[best])
+        if higher > _NEAR:
+            return (
+                f"; a mode of log joint {value[rival]:.6g} has a log likelihood lower by {-likelier:.3g}: "
+                "the prior prefers it, and engines that draw may follow"
+            )
+        if likelier > _NEAR:
+            return (
+                f"; a mode of log joint {value[rival]:.6g} has a log likelihood higher by {likelier:.3g}: "
+                "the prior, which was read off the data, prefers the one kept; EM keeps the other"
+            )
+    return ""
+
+
+def mode_stats(value: NDArray, prior: NDArray) -> dict[str, NDArray]:
+    """Log joint density of a mode, and where a prior was read off the data, that without it."""
+    stats = {"lp": value[None, None]}
+    return stats | {WITHOUT_PRIOR: (value - prior)[None, None]} if prior else stats
 
 
 def _sorted(site: NDArray) -> NDArray:

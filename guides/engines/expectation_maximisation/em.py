@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.block_facts import Regularised
 
 from sidebayes.common.fields import Count, NonNegative, OneOf, check_seed
 
@@ -21,12 +20,11 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import one_member, run_each
-from ..problem.declared import approximation, declared_blocks
+from ..problem.declared import approximation, prior_off_data
 from ..problem.density import (
     as_numpy,
     deterministics,
     latent_supports,
-    site_log_prob,
     sum_log_prob,
     trace_model,
     unconstrain,
@@ -178,12 +176,11 @@ class EM(KeptEngine):
             limit = np.asarray(0)
             build = partial(self._program, plan)
             first = one_member(state, 0)
-            asked = compiled(
-                "em", problem, (self.num_inner_steps, self.rank), build, first, *fixed, limit
-            )
+            asked = compiled("em", problem, self.num_inner_steps, build, first, *fixed, limit)
             climb = clock.counted(asked)
             each = partial(run_each, climb)  # in step they would wait for the slowest
-            highest = partial(shortlisted, height=partial(promise, problem), keep=keep, clock=clock)
+            height = partial(promise, problem, rank=self.rank)
+            highest = partial(shortlisted, height=height, keep=keep, clock=clock)
             state = highest(each, state, fixed, kept, advance=advance)
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
             points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
@@ -202,9 +199,9 @@ class EM(KeptEngine):
         if not np.isfinite(state.value).any():
             raise nowhere_finite(problem, one_member(starts, 0))
         params = as_numpy(state.params | sites)
-        told = params, ends, clock.seconds, approximate
+        told = state, starts, params, ends, clock.seconds, approximate
         return result(
-            self.name, problem, state, starts, *told, tol=self.tol, max_steps=self.max_steps
+            self.name, problem, *told, tol=self.tol, max_steps=self.max_steps, rank=self.rank
         )
 
     def init(
@@ -297,18 +294,9 @@ class EM(KeptEngine):
         num_steps = self.num_inner_steps if state.expected else _TO_THE_END
         return raise_surrogate(problem, new, args, state.expected, num_steps, numeric)
 
-    def _worth(self, problem: Problem, at: EMState, args: tuple) -> Array:
-        """What modes are ranked by; see `rank`."""
-        if self.rank == "joint":
-            return at.log_joint
-        trace = trace_model(problem, at.params, args)
-        regularising = {
-            name
-            for block, sites in declared_blocks(trace)
-            if isinstance(block, Regularised) and block.from_data
-            for name in sites.values()
-        }
-        return at.log_joint - sum(site_log_prob(trace[name]) for name in sorted(regularising))
+    def _prior(self, problem: Problem, at: EMState, args: tuple) -> Array:
+        """Log density of what `rank` leaves out."""
+        return prior_off_data(trace_model(problem, at.params, args))
 
     def _program(self, plan: Plan, problem: Problem) -> Callable:
         """For one start: E-step, test, M-step, until it has stopped or done `limit`."""
@@ -333,7 +321,7 @@ class EM(KeptEngine):
                 params=move(stop, kept, at, args),
                 last=kept,
                 value=jnp.where(good, now, state.value),
-                worth=jnp.where(good, self._worth(problem, at, args), state.worth),
+                prior=jnp.where(good, self._prior(problem, at, args), state.prior),
                 gain=gain,
                 code=stop_code(broken=~good, settled=settled, cut=stop),
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),

@@ -11,7 +11,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from ..base import EngineResult, Problem, Status
-from ..modes import distinct_modes
+from ..modes import distinct_modes, mode_stats, preferred_by_prior
 from ..plumbing.side_by_side import one_member
 from ..steps.climbs import BROKEN, SETTLED, history_length
 from ..steps.edges import Ends
@@ -20,21 +20,18 @@ from .failures import all_collapsed
 
 __all__ = ["Climb", "begin", "promise", "result"]
 
-_HIGHER = 0.01
-"""Nats between ends that are different modes."""
-
 
 class Climb(NamedTuple):
     """State of the runs from all starts; every array has one entry per start.
 
-    `worth` is what modes are ranked by, where `value` is what is climbed.
+    `prior` is that part of `value`, which is climbed, that priors read off the data have.
     """
 
     steps: Array
     params: dict[str, Array]
     last: dict[str, Array]
     value: Array
-    worth: Array
+    prior: Array
     gain: Array
     code: Array
     history: Array
@@ -49,7 +46,7 @@ def begin(starts: dict[str, Any], max_steps: int) -> Climb:
         "params": starts,
         "last": starts,
         "value": np.full(number, -np.inf, real),
-        "worth": np.full(number, -np.inf, real),
+        "prior": np.zeros(number, real),
         "gain": np.full(number, np.inf, real),
         "code": zero,
         "history": np.full((number, history_length(max_steps)), np.nan, real),
@@ -57,12 +54,18 @@ def begin(starts: dict[str, Any], max_steps: int) -> Climb:
     return Climb(**jax.device_put(blank))
 
 
-def promise(problem: Problem, state: Climb) -> NDArray:
+def promise(problem: Problem, state: Climb, *, rank: str) -> NDArray:
     """What starts are worth, those that have collapsed on the way nothing: they rise without bound."""
     params = {name: np.asarray(values) for name, values in state.params.items()}
-    worth = np.asarray(state.worth)
+    worth = _worth(state, rank)
     lost = [degenerate(problem, one_member(params, row)) is not None for row in range(len(worth))]
     return np.where(lost, -np.inf, worth)
+
+
+def _worth(state: Climb, rank: str) -> NDArray:
+    """What ends are ranked by; see `EM`."""
+    value = np.asarray(state.value)
+    return value if rank == "joint" else value - np.asarray(state.prior)
 
 
 def result(
@@ -77,6 +80,7 @@ def result(
     *,
     tol: float,
     max_steps: int,
+    rank: str,
 ) -> EngineResult:
     """Result of an engine from where its climbs ended.
 
@@ -94,7 +98,7 @@ def result(
     seconds : dict
     approximate : str, optional
         See `EngineResult`.
-    tol, max_steps
+    tol, max_steps, rank
         See `EM`.
 
     Raises
@@ -102,7 +106,7 @@ def result(
     FitError
         If a cluster collapsed from every start.
     """
-    value, worth, code = map(np.asarray, (state.value, state.worth, state.code))
+    value, prior, code = map(np.asarray, (state.value, state.prior, state.code))
     steps = np.asarray(state.steps) - 1
     points = [one_member(params, row) for row in range(len(value))]
     collapsed = [degenerate(problem, point) for point in points]
@@ -111,7 +115,7 @@ def result(
     doubtful = sound & [doubted(problem, point) for point in points]
     trusted = sound & ~doubtful
     wanted = next((some for some in (trusted, sound) if some.any()), np.isfinite(value))
-    highest, best = ends.best(value, wanted), ends.best(worth, wanted)
+    best = ends.best(_worth(state, rank), wanted)
     if not sound.any():
         raise all_collapsed(problem, collapsed[best], points[best], state.params)
     is_mode, remark = ends.remark(best, points[best])
@@ -126,11 +130,8 @@ def result(
         else f"EM stopped at max_steps={max_steps} with more than tol={tol} to gain; "
         "raise max_steps or loosen tol"
     )
-    if value[highest] - value[best] > _HIGHER:
-        message += (
-            f"; a mode of log joint {value[highest]:.6g} has a log likelihood lower by "
-            f"{worth[best] - worth[highest]:.3g}: the prior prefers it, and engines that draw may follow"
-        )
+    rivals = ends.best(value, wanted), ends.best(value - prior, wanted)
+    message += preferred_by_prior(value, prior, best, rivals)
     if remark:
         message += f"; {remark}"
     if lost.any():
@@ -140,7 +141,7 @@ def result(
     return EngineResult(
         engine=name,
         draws={name: v[None, None] for name, v in points[best].items()},
-        sample_stats={"lp": value[best][None, None]},
+        sample_stats=mode_stats(value[best], prior[best]),
         objective=np.asarray(state.history)[:, : int(steps.max()) + 1],
         status=Status(converged, message),
         seconds=seconds,

@@ -16,11 +16,12 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
-from ..modes import Modes, distinct_modes
+from ..modes import Modes, distinct_modes, preferred_by_prior
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
 from ..problem.causes import advice, explain_nonfinite
+from ..problem.declared import prior_off_data
 from ..problem.density import (
     abstract_trace,
     as_numpy,
@@ -45,6 +46,7 @@ from ..steps.lbfgs import Search, search_step, start_search
 from ..steps.row_tables import in_shares
 from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
+from ..steps.updates import doubted
 
 __all__ = ["Ascent", "ascend"]
 
@@ -84,8 +86,9 @@ class Ascent:
 
     Attributes
     ----------
-    value, slope : ndarray, shape (num_starts,)
-        Log density reached, and the largest entry of its gradient there.
+    value, prior, slope : ndarray, shape (num_starts,)
+        Log density reached, the part of it that priors read off the data have, and the largest entry of its
+        gradient there.
     steps : ndarray of int, shape (num_starts,)
         Gradients computed.
     best : int
@@ -113,6 +116,7 @@ class Ascent:
     """
 
     value: NDArray
+    prior: NDArray
     slope: NDArray
     steps: NDArray
     best: int
@@ -235,15 +239,16 @@ def ascend(
         def send(_: _Climb, ends: Ends) -> _Climb:
             return first_ones._replace(search=first_ones.search._replace(point=ends.sent_in))
 
-        state, (free, sites), ends = climbed_inside(
+        state, (free, sites, prior), ends = climbed_inside(
             lambda state: run(climb, state, fixed), state, judge, send
         )
 
     if not np.isfinite(state.search.value).any():
         point = {name: np.asarray(value[0]) for name, value in starts.items()}
         raise FitError(_no_start(title, problem, point), point)
-    places = as_numpy(free), as_numpy(sites)
-    return _ended(title, state, ends, starts, *places, gradient, tol=tol, max_steps=max_steps)
+    places = as_numpy(free), as_numpy(sites), np.asarray(prior)
+    told = state, ends, starts, *places, gradient
+    return _ended(title, problem, *told, tol=tol, max_steps=max_steps)
 
 
 def _shown(state: _Climb) -> str:
@@ -311,18 +316,20 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
         free = unravel(state.search.point)
         sites, _ = place(problem, free, args)
         params = {name: sites[name]["value"] for name in free}
-        return state, (free, params | deterministics(sites))
+        return state, (free, params | deterministics(sites), prior_off_data(sites))
 
     return one
 
 
 def _ended(
     title: str,
+    problem: Problem,
     state: _Climb,
     ends: Ends,
     starts: Mapping[str, Any],
     free: dict[str, NDArray],
     sites: dict[str, NDArray],
+    prior: NDArray,
     gradient: Callable[[NDArray], NDArray],
     *,
     tol: float,
@@ -357,12 +364,16 @@ def _ended(
         message = (
             f"{title} stopped at max_steps={max_steps} ({size}); raise it, or loosen tol={tol}"
         )
+    doubtful = [doubted(problem, one_member(sites, row)) for row in range(len(value))]
+    if (trusted := sound & ~np.array(doubtful)).any():
+        message += preferred_by_prior(value, prior, best, [ends.best(value - prior, trusted)])
     if remark:
         message += f"; {remark}"
     if not sound.all():
         message += f"; {(~sound).sum()} starts that broke down were set aside"
     return Ascent(
         value=value,
+        prior=prior,
         slope=slope,
         steps=steps,
         best=best,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from sidebayes.common.fields import Count, NonNegative
 
 from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
+from ..modes import mode_stats
 from ..plumbing.clock import Clock
 from ..problem.declared import approximation, collapsed_sites
 from ..problem.density import abstract_trace
@@ -177,11 +178,11 @@ def need_curvature(problem: Problem, engine: str, instead: str) -> None:
 
 def mode_result(engine: str, found: Ascent, approximate: str | None, clock: Clock) -> EngineResult:
     """Result of an engine whose answer is the highest mode found."""
-    stats = {"lp": found.value[found.best], "gradient": found.slope[found.best]}
+    lp, prior, slope = (each[found.best] for each in (found.value, found.prior, found.slope))
     return EngineResult(
         engine=engine,
         draws={name: v[None, None] for name, v in found.sites.items()},
-        sample_stats={name: v[None, None] for name, v in stats.items()},
+        sample_stats=mode_stats(lp, prior) | {"gradient": slope[None, None]},
         objective=found.history,
         status=Status(found.settled, found.message),
         seconds=clock.seconds,

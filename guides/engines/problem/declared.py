@@ -13,12 +13,13 @@ from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.block_facts import Regularised
 from sidebayes.models.blocks.collapsed import Collapsed, ScoresMore, unexpanded
 from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
-from .density import abstract_trace, is_individual, is_latent, latent_sites
+from .density import abstract_trace, is_individual, is_latent, latent_sites, site_log_prob
 from .values import evaluated, trace_anywhere
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "individual_sites",
     "observed_table",
     "observed_values",
+    "prior_off_data",
     "schedule_of",
     "site_axes",
     "site_dims",
@@ -117,6 +119,17 @@ def declared_blocks(
         elif block is not None:
             known.add(id(block))
     return [one for key, one in found.items() if (key in known) == partly_known]
+
+
+def prior_off_data(trace: Mapping[str, dict]) -> Array:
+    """Log density of the priors that were read off the data, at the values of a trace; 0 without any."""
+    sites = {
+        name
+        for block, roles in declared_blocks(trace)
+        if isinstance(block, Regularised) and block.from_data
+        for name in roles.values()
+    }
+    return sum((site_log_prob(trace[name]) for name in sorted(sites)), jnp.zeros(()))
 
 
 def observed_table(problem: Problem, name: str) -> NDArray | None:

@@ -1,12 +1,24 @@
 """Starts differ, do not depend on units, and find what starts that are one start miss."""
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.engines.modes import distinct_modes, modes_missed
+from scipy import stats
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.modes import (
+    distinct_modes,
+    mode_stats,
+    modes_missed,
+    preferred_by_prior,
+)
+from sidebayes.guides.engines.problem.declared import prior_off_data
+from sidebayes.guides.engines.problem.density import trace_model
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.components.partition_starts import cell_moments, partitions
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.reliability import FlipRate
+from sidebayes.models.gmm import gmm
 
 import sidebayes
 
@@ -41,13 +53,43 @@ def test_few_partitions_are_taken_again():
     assert partitions(X, 1, 0, 5).labels.max() == 0
 
 
-@pytest.mark.parametrize("engine", [sidebayes.EM(), sidebayes.MAP()], ids=["em", "map"])
-def test_the_better_mode_of_twenty_links_is_found(engine):
-    """K-means partitions all climb to -172.65; a mixture without blocks found this one."""
+@pytest.mark.parametrize("engine", [sidebayes.EM(rank="joint"), sidebayes.MAP()], ids=["em", "map"])
+def test_the_mode_of_highest_density_of_twenty_links_is_found(engine):
+    """K-means partitions all climb to -172.65, which has the higher likelihood.
+
+    A mixture without blocks found this one, which the prior read off the data prefers.
+    """
     links = sidebayes.simulate_links(DATA.labels, 20, weight=2.0)
     fit = sidebayes.fit("ppc", X, links, num_clusters=3, engine=engine, progress=False)
     assert fit.tree["sample_stats"]["lp"].item() > -170.9
-    assert "distinct modes from 10 starts" in fit.tree["fit_info"].attrs["status"]
+    assert "distinct modes from 10 starts" in str(fit.status)
+    assert "a mode of log joint -172.653 has a log likelihood higher by 13.7" in str(fit.status)
+
+
+def test_a_prior_read_off_the_data_and_the_data_may_prefer_different_modes():
+    value, prior = np.array([-172.65, -170.88, -180.0]), np.array([10.0, 25.0, -5.0])
+    likely = preferred_by_prior(value, prior, 0, [1, 0])
+    assert "log joint -170.88 has a log likelihood lower by 13.2" in likely
+    high = preferred_by_prior(value, prior, 1, [1, 0])
+    assert "log joint -172.65 has a log likelihood higher by 13.2" in high
+    assert not preferred_by_prior(value, prior, 0, [0, 0])
+    assert mode_stats(value[0], prior[0])["lp_without_prior"].item() == -182.65
+    assert list(mode_stats(value[0], np.zeros(()))) == ["lp"]
+
+
+@pytest.mark.parametrize(("prior", "is_off_data"), [("empirical", True), ("given", False)])
+def test_only_priors_that_were_read_off_the_data_are_left_out(prior, is_off_data):
+    chosen = GaussianPrior.empirical(X, 2) if prior == "given" else prior
+    problem = Problem(gmm, (X,), {"num_clusters": 2, "prior": chosen})
+    at = {"mean": X[[0, 99]], "covariance": np.stack([np.eye(4), 2 * np.eye(4)])}
+    found = jax.jit(lambda: prior_off_data(trace_model(problem, at | {"weights": np.full(2, 0.5)})))
+    law = GaussianPrior.empirical(X, 2)
+    expected = sum(
+        stats.multivariate_normal.logpdf(mean, law.mean, covariance / law.shrinkage)
+        + stats.invwishart.logpdf(covariance, law.df, law.scale)
+        for mean, covariance in zip(at["mean"], at["covariance"], strict=True)
+    )
+    assert found() == pytest.approx(expected if is_off_data else 0.0, rel=1e-5)
 
 
 def test_modes_are_counted_whatever_the_numbers_of_clusters():

@@ -8,6 +8,7 @@ import xarray as xr
 from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.trust.modes import lower_modes
 from sidebayes.diagnostics.trust.verdict import verdict
+from sidebayes.guides.engines.modes import WITHOUT_PRIOR
 
 from sidebayes import (
     EM,
@@ -185,7 +186,8 @@ def test_a_fit_that_goes_on_keeps_its_starts():
 def test_lower_modes_are_named_with_the_gap_and_the_starts():
     high = climbed([-190.0, -178.5001, -178.5], [-190.0, -182.8, -182.8], config=MAP())
     fits = {"em": climbed([-190.0, -182.8001, -182.8]), "map": high, "same": high}
-    said = lower_modes(fits)
+    said, preferred = lower_modes(fits)
+    assert not preferred
     assert list(said) == ["em"]
     for text in ("em holds a lower mode", "-182.8", "4.3 below", "-178.5", "1 of 2 starts of map"):
         assert text in said["em"]
@@ -204,4 +206,17 @@ def test_only_modes_of_one_posterior_are_compared():
     bound = FakeFit(high.tree.copy(deep=True), config=EM())
     bound.tree["sample_stats"]["lp"][:] = -100.0  # not what was climbed
     for fit in (other_prior, other_space, bound, sampled(4, 100)):
-        assert lower_modes({"low": low, "other": fit}) == {}
+        assert lower_modes({"low": low, "other": fit}) == ({}, [])
+
+
+def test_a_mode_that_only_a_prior_read_off_the_data_prefers_is_not_higher():
+    likely, preferred = climbed([-190.0, -182.8]), climbed([-190.0, -178.5], config=MAP())
+    likely.tree["sample_stats"][WITHOUT_PRIOR] = likely.tree["sample_stats"]["lp"] - 10.0
+    preferred.tree["sample_stats"][WITHOUT_PRIOR] = preferred.tree["sample_stats"]["lp"] - 30.0
+    fits = {"em": likely, "map": preferred}
+    notes = " ".join(compare_fits(fits).notes)
+    assert "lower mode" not in notes
+    assert "em and map hold different modes: the log likelihood of em is higher by 15.7" in notes
+    assert "the log joint of map by 4.3" in notes
+    likely.tree["sample_stats"][WITHOUT_PRIOR] -= 16.0  # lower by either
+    assert list(lower_modes(fits)[0]) == ["em"]
