@@ -115,6 +115,13 @@ class AskedFit(Fitted, Protocol):
     def labels(self) -> NDArray:
         """Labels of all points."""
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether points have classes beside their labels; raises ValueError without the model."""
+
+    def class_probabilities(self) -> NDArray:
+        """Posterior probabilities of the classes of all points."""
+
     def responsibilities(self) -> NDArray:
         """Posterior probabilities of the labels."""
 

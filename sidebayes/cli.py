@@ -238,7 +238,7 @@ def fit_method(
     source: Annotated[
         str | None,
         typer.Option(
-            help="Data set of another domain whose classes are known.",
+            help="Data set of another domain, with its classes in the column of --label, or else of --known.",
             autocompletion=data_sets,
             rich_help_panel=_SIDE,
         ),

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -14,6 +15,7 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
+from .common.arrays import real_array
 from .runs.arguments import find_method
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "cut_links",
     "model_options",
     "refuse_side_information",
+    "row_weights",
 ]
 
 CLASSIFIERS = ("moe", "nfgl", "pfgl")
@@ -40,6 +43,26 @@ def check_size(name: str, values: NDArray, x: NDArray) -> None:
     if values.shape != (len(x),):
         size = f"{len(values)} entries" if values.ndim == 1 else f"shape {values.shape}"
         raise ValueError(f"{name} has {size}, X has {len(x)} rows; give one each")
+
+
+def row_weights(
+    sample_weight: ArrayLike | None,
+    rows: NDArray,
+    chosen: NDArray[np.bool_] | None = None,
+    where: str = "",
+) -> NDArray[np.float64] | None:
+    """Weights of rows, or of those that were chosen, checked; None if there are none."""
+    if sample_weight is None:
+        return None
+    weight: NDArray[np.float64] = real_array("sample_weight", sample_weight)
+    check_size("sample_weight", weight, rows)
+    weight = weight if chosen is None else weight[chosen]
+    if not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
+        raise ValueError(
+            f"sample_weight: expected finite numbers of at least zero, one of them positive{where}; they are "
+            f"from {weight.min():.4g} to {weight.max():.4g}"
+        )
+    return weight
 
 
 def clustering_model(method: Any, options: Any) -> Callable[..., None]:

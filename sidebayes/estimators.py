@@ -20,7 +20,7 @@ from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
-from .common.arrays import name_array, real_array
+from .common.arrays import name_array
 from .common.class_names import class_codes
 from .common.warnings import warn_user
 from .estimator_arguments import (
@@ -30,6 +30,7 @@ from .estimator_arguments import (
     cut_links,
     model_options,
     refuse_side_information,
+    row_weights,
 )
 from .runs.checks import check_num_clusters
 from .runs.zoo import find_card
@@ -179,10 +180,14 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         x = self._checked(X)
         return self.result_.log_prob(x)
 
-    def score(self, X: ArrayLike, y: object = None) -> float:
-        """Mean log predictive density of the rows, links left out; `y` is ignored."""
+    def score(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """Mean log predictive density of the rows, links left out, by their weights; `y` is ignored."""
         refuse_side_information(y, "and rows are scored without links; leave it out")
-        return float(self.score_samples(X).mean())
+        refuse_mixed_orders(X=X, sample_weight=sample_weight)
+        found = self.score_samples(X)
+        return float(np.average(found, weights=row_weights(sample_weight, found)))
 
     def _checked(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
@@ -358,16 +363,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
                 f"y names classes that were not learned, {names[:5]}, in {strange.sum()} rows, which count "
                 f"as errors; the classes are {fitted[:5]}"
             )
-        weight = None
-        if sample_weight is not None:
-            weight = real_array("sample_weight", sample_weight)
-            check_size("sample_weight", weight, found)
-            weight = weight[known]
-            if not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
-                raise ValueError(
-                    "sample_weight: expected finite numbers of at least zero, one of them positive where y "
-                    f"names a class; they are from {weight.min():.4g} to {weight.max():.4g} there"
-                )
+        weight = row_weights(sample_weight, found, known, " where y names a class")
         return float(accuracy_score(truth[known], learned[found[known]], sample_weight=weight))
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..fitted import AskedFit
 from ..sites import link_kind, site_of
-from ..trust.scores import score_labels, violated_links
+from ..trust.scores import scores_of, violated_links
 
 __all__ = ["row_of"]
 
@@ -40,6 +40,4 @@ def row_of(fit: AskedFit) -> dict[str, Any]:
     if fit.has_labels:
         labels = fit.tree["responsibilities"]["labels"].to_numpy()
         row["violated"] = violated_links(labels, links["links"], links["link_weights"])
-        if "truth" in fit.tree["observed_data"]:
-            row |= score_labels(fit.tree["observed_data"]["truth"].to_numpy(), labels)
-    return row
+    return row | scores_of(fit)

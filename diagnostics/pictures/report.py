@@ -24,7 +24,8 @@ from .report_parts import CAPTIONS, Part, part_of
 __all__ = ["render_report", "write_report"]
 
 _READING = {
-    "ari": "ARI, NMI and accuracy are against the known classes, which no fit has seen.",
+    "ari": "ARI, NMI and accuracy are against the known classes, by the classes of methods that learn some "
+    "and by the clusters of others; rows whose class the fit was given do not count.",
     "log_joint": "Log joint densities compare within one engine, method and data set only.",
     "elpd_loo": "LOO leaves out one connected set at a time.",
     "rhat": "R-hat and ESS are the worst over functionals that do not depend on how clusters are "

@@ -86,7 +86,7 @@ def _forced(fits: Mapping[str, AskedFit]) -> dict[str, str]:
     return said
 
 
-def _better(fits: Mapping[str, Fitted], name: str) -> str | None:
+def _better(fits: Mapping[str, AskedFit], name: str) -> str | None:
     """Fit to the same data without hard links that agrees best with the known classes, if better."""
     own, data = agreement(fits[name]), same_data(fits[name])
     if own is None:

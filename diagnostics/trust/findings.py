@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..fitted import AskedFit, Fitted
 from .estimates import interval, number
-from .scores import score_labels
+from .scores import scores_of
 
 __all__ = ["agreement", "finding", "lead_of", "wrong_links"]
 
@@ -23,7 +23,7 @@ _SAME = 0.0005
 """Difference between adjusted Rand indices that three decimals do not show."""
 
 
-def finding(fit: Fitted, wrong: pd.DataFrame | None, tables: Mapping[str, pd.DataFrame]) -> str:
+def finding(fit: AskedFit, wrong: pd.DataFrame | None, tables: Mapping[str, pd.DataFrame]) -> str:
     """What a fit found: its clusters and doubtful links, its coefficients or its first parameters.
 
     Parameters
@@ -41,7 +41,7 @@ def finding(fit: Fitted, wrong: pd.DataFrame | None, tables: Mapping[str, pd.Dat
     return f"{text[0].upper()}{text[1:]}."
 
 
-def lead_of(fits: Mapping[str, Fitted], findings: Mapping[str, str]) -> str:
+def lead_of(fits: Mapping[str, AskedFit], findings: Mapping[str, str]) -> str:
     """One sentence about several fits, or what a single one found.
 
     Where known classes allow it, the best and the worst fit; else the first fit that can be trusted.
@@ -68,16 +68,14 @@ def lead_of(fits: Mapping[str, Fitted], findings: Mapping[str, str]) -> str:
     return f"“{name}”: {findings[name]}"
 
 
-def agreement(fit: Fitted) -> float | None:
-    """Adjusted Rand index of the labels against the known classes; None where there are none.
+def agreement(fit: AskedFit) -> float | None:
+    """Adjusted Rand index against the known classes, see `scores_of`; None where there are none.
 
     Parameters
     ----------
     fit : Fit
     """
-    if not fit.has_labels or "truth" not in fit.tree["observed_data"]:
-        return None
-    return score_labels(_truth(fit), _labels(fit))["ari"]
+    return scores_of(fit).get("ari")
 
 
 def wrong_links(fit: AskedFit) -> pd.DataFrame | None:
@@ -94,7 +92,7 @@ def wrong_links(fit: AskedFit) -> pd.DataFrame | None:
     return links[links["probability"] > 0.5]
 
 
-def _clusters(fit: Fitted, wrong: pd.DataFrame | None) -> str:
+def _clusters(fit: AskedFit, wrong: pd.DataFrame | None) -> str:
     if not fit.has_labels:
         return ""
     sizes = np.unique(_labels(fit), return_counts=True)[1]
@@ -144,7 +142,3 @@ def _three(score: float) -> str:
 def _labels(fit: Fitted) -> np.ndarray:
     """Labels of everything that has some, whatever the number of sites."""
     return fit.tree["responsibilities"]["labels"].to_numpy()
-
-
-def _truth(fit: Fitted) -> np.ndarray:
-    return fit.tree["observed_data"]["truth"].to_numpy()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sidebayes.guides.engines.modes import WITHOUT_PRIOR
 from sidebayes.guides.engines.plumbing.identity import freeze
@@ -59,6 +60,8 @@ def same_question(fit: Fitted) -> tuple:
 
 def _content(values: Any) -> Any:
     array = values.to_numpy()
+    if values.name == "truth":  # whose classes are numbered as those that the model learns
+        array = pd.factorize(pd.Series(array).where(array >= 0))[0]
     return tuple(array.ravel()) if array.dtype == object else array.tobytes()
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from sidebayes.common.class_names import class_codes
+
+from ..fitted import AskedFit
 
 __all__ = [
     "accuracy",
@@ -14,6 +17,7 @@ __all__ = [
     "purity",
     "purity_f_score",
     "score_labels",
+    "scores_of",
     "violated",
     "violated_links",
 ]
@@ -167,6 +171,35 @@ def score_labels(truth: ArrayLike, labels: ArrayLike) -> dict[str, float]:
         "nmi": float(normalized_mutual_info_score(truth, labels)),
         "accuracy": accuracy(truth, labels),
     }
+
+
+def scores_of(fit: AskedFit) -> dict[str, float]:
+    """Scores of a fit against the known classes; empty where it has no labels, or none are left to score.
+
+    A method that learns classes is scored by its classes, and its accuracy is the share of rows whose
+    class is right; others by their clusters, see `score_labels`. Rows whose class the fit was given do
+    not count.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    if not fit.has_labels or "truth" not in fit.tree["observed_data"]:
+        return {}
+    truth = fit.tree["observed_data"]["truth"].to_numpy()
+    for value in fit.run.data.values():
+        if isinstance(value, PartialLabels) and len(value.classes) == len(truth):
+            truth = np.where(value.classes < 0, truth, -1)
+    if (truth < 0).all():
+        return {}
+    try:
+        classes = fit.class_probabilities().argmax(axis=1) if fit.has_classes else None
+    except ValueError:  # a model that was not saved, or a row that no class explains
+        classes = None
+    if classes is None:
+        return score_labels(truth, fit.tree["responsibilities"]["labels"].to_numpy())
+    right = classes[truth >= 0] == truth[truth >= 0]
+    return score_labels(truth, classes) | {"accuracy": float(right.mean())}
 
 
 def calibration_error(prob: ArrayLike, outcome: ArrayLike, num_bins: int = 10) -> float:

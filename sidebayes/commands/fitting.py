@@ -98,7 +98,9 @@ def fit_asked(asked: Asked) -> Outcome:
         table = NamedTable.read(asked.data, asked.label, asked.drop, units, asked.known)
         given = _given(asked, to, table, columns, units)
         options = given.options | options
-        domain = None if asked.source is None else NamedTable.read(asked.source, asked.label, ())
+        domain = None
+        if asked.source is not None:
+            domain = NamedTable.read(asked.source, asked.label, (), known=asked.known)
         (source, known, truth), names = _classes(asked, to, table, given, domain)
         options |= _sizes(asked, to, len(names), options)
         if asked.learn_reliability:
@@ -284,10 +286,11 @@ def _classes(
     """Classes of the source, those that are known, and those to score by, numbered alike."""
     source = known = truth = None
     if domain is not None:
-        source = domain.classes
+        source = domain.frame.get(asked.known) if domain.classes is None else domain.classes
         if source is None:
+            tried = " or ".join(map(repr, dict.fromkeys(filter(None, ("label", asked.known)))))
             raise ValueError(
-                f"--source {asked.source} has no column 'label'; name the one with the classes by --label"
+                f"--source {asked.source} has no column {tried}; name the one with its classes by --label"
             )
     if asked.known is not None:
         dim = to.signature.of_kind("labels")[0].dims[0]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..common.class_names import class_codes
+from ..common.class_names import named_classes
 from ..common.columns import column_names, column_order, refuse_odd_names
 from ..common.magnitudes import listed, refuse_huge
 
@@ -220,13 +220,26 @@ def check_names(names: Any, num_features: int) -> tuple[str, ...]:
     return found
 
 
-def check_truth(truth: Any, num_points: int) -> NDArray[np.int64] | None:
-    """Check known classes, used only to score a fit; returns them numbered from 0, -1 if unknown."""
+def check_truth(
+    truth: Any, num_points: int, class_names: Sequence[str] = ()
+) -> NDArray[np.int64] | None:
+    """Check known classes, used only to score a fit; returns them numbered from 0, -1 if unknown.
+
+    They are numbered as the classes that the model learns, `class_names`, and others after these; in sorted
+    order where none is among these.
+    """
     if truth is None:
         return None
-    codes = class_codes(truth, "truth")
+    codes, found = named_classes(truth, "truth")
     if codes.shape != (num_points,):
         raise ValueError(
             f"truth has shape {codes.shape}, expected ({num_points},), one class per point"
         )
-    return codes
+    if found.dtype.kind in "iuf":
+        found = found.astype(np.int64)
+    own = list(class_names)
+    strange = [name for name in map(str, found) if name not in own]
+    if len(strange) == len(found):
+        return codes
+    place = np.array([(own + strange).index(name) for name in map(str, found)])
+    return np.where(codes < 0, -1, place[codes])

@@ -16,6 +16,7 @@ from sidebayes.guides.engines.problem.values import check_integers
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..common.columns import column_names
 from ..common.fields import check_seed
@@ -363,12 +364,23 @@ def read_run(
         engine=runner,
         seed=seed,
         dtype=dtype,
-        truth=check_truth(truth, read.sizes.get(unit, 0)),
+        truth=check_truth(truth, read.sizes.get(unit, 0), _names_of_classes(read)),
         feature_names=features,
         columns=columns,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
     )
+
+
+def _names_of_classes(read: Arguments) -> tuple[str, ...]:
+    """Names of the classes that a model learns or has learned, numbers where they have none."""
+    for value in (*read.data.values(), *read.options.values()):
+        names = getattr(value, "names" if isinstance(value, PartialLabels) else "class_names", None)
+        if names:
+            return tuple(names)
+        if isinstance(value, PartialLabels):
+            return tuple(map(str, range(value.classes.max(initial=-1) + 1)))
+    return ()
 
 
 def check_dtype(dtype: str) -> None:

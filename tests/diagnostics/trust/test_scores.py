@@ -7,9 +7,13 @@ from sidebayes.diagnostics.trust.scores import (
     purity,
     purity_f_score,
     score_labels,
+    scores_of,
     violated_links,
 )
 from sklearn.metrics import normalized_mutual_info_score
+
+from sidebayes import PartialLabels
+from tests.diagnostics.fakes import TRUTH, FakeFit, make_tree
 
 
 def test_scores_do_not_depend_on_numbering():
@@ -91,3 +95,31 @@ def test_calibration():
 def test_calibration_refuses(prob, outcome, match):
     with pytest.raises(ValueError, match=match):
         calibration_error(prob, outcome)
+
+
+def test_methods_that_learn_classes_are_scored_by_them():
+    fit = FakeFit(make_tree()[0])
+    by_cluster = scores_of(fit)
+    assert by_cluster == score_labels(TRUTH, fit.labels())
+    fit.has_classes = True
+    wrong = np.where(np.arange(len(TRUTH)) < 4, 1, TRUTH)
+    fit.class_probabilities = lambda: np.eye(3)[wrong]
+    assert scores_of(fit) == pytest.approx(score_labels(TRUTH, wrong))
+    swapped = np.array([1, 0, 2])[TRUTH]  # no class is right but the last, whatever a matching says
+    fit.class_probabilities = lambda: np.eye(3)[swapped]
+    found = scores_of(fit)
+    assert found["ari"] == 1.0
+    assert found["accuracy"] == pytest.approx((TRUTH == 2).mean())
+
+
+def test_rows_whose_class_was_given_do_not_count():
+    fit = FakeFit(make_tree()[0])
+    labels = fit.labels()
+    known = np.where(np.arange(len(TRUTH)) % 3 == 0, TRUTH, -1)
+    fit.run.data["known"] = PartialLabels(known)
+    rest = known < 0
+    assert scores_of(fit) == score_labels(TRUTH[rest], labels[rest])
+    fit.run.data["known"] = PartialLabels(TRUTH)
+    assert scores_of(fit) == {}
+    fit.run.data["known"] = PartialLabels(TRUTH[:5])  # of something else
+    assert scores_of(fit) == score_labels(TRUTH, labels)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from sidebayes.diagnostics.comparison.compare import compare_fits
-from sidebayes.diagnostics.trust.modes import lower_modes
+from sidebayes.diagnostics.trust.modes import lower_modes, same_data
 from sidebayes.diagnostics.trust.verdict import verdict
 from sidebayes.guides.engines.modes import WITHOUT_PRIOR
 
@@ -21,7 +21,7 @@ from sidebayes import (
     PartialLabels,
     Pathfinder,
 )
-from tests.diagnostics.fakes import FakeFit, make_tree
+from tests.diagnostics.fakes import TRUTH, FakeFit, make_tree
 
 
 def climbed(*histories, config=None, noted=None, began_at=""):
@@ -207,6 +207,16 @@ def test_only_modes_of_one_posterior_are_compared():
     bound.tree["sample_stats"]["lp"][:] = -100.0  # not what was climbed
     for fit in (other_prior, other_space, bound, sampled(4, 100)):
         assert lower_modes({"low": low, "other": fit}) == ({}, [])
+
+
+def test_known_classes_are_the_same_however_they_are_numbered():
+    fits = {}
+    for name, codes in {"sorted": [0, 1, 2], "learned": [7, 3, 2], "fewer": [-1, 1, 2]}.items():
+        fits[name] = climbed([-190.0, -182.8])
+        fits[name].tree["observed_data"]["truth"] = xr.DataArray(
+            np.array(codes)[TRUTH], dims="points"
+        )
+    assert same_data(fits["sorted"]) == same_data(fits["learned"]) != same_data(fits["fewer"])
 
 
 def test_a_mode_that_only_a_prior_read_off_the_data_prefers_is_not_higher():
