@@ -49,14 +49,19 @@ def test_a_fit_says_so_and_takes_other_rows():
     fit = fitted(x)
     assert fit.verdict[0] == "caution"
     assert "4 points are few for 2 means and a covariance of 3 numbers" in fit.verdict[1]
-    assert "has a single point" in fit.verdict[1]
     assert fit.log_prob(RNG.normal(size=(5, 2))).shape == (5,)
 
 
 def test_an_outlier_alone_is_a_caution():
+    fit = fitted(np.concatenate([RNG.normal(size=(7, 2)), [[50.0, 50.0]]]))
+    assert fit.verdict[0] == "caution"
+    assert "has a single point" in fit.verdict[1]
+
+
+def test_an_outlier_among_many_is_named_once():
     x = np.concatenate([RNG.normal(size=(40, 2)), [[50.0, 50.0]]])
     fit = fitted(x)
     assert fit.verdict[0] == "caution"
     said = [one for one in fit.verdict[1].split(". ") if "a single point" in one]
-    assert len(said) == 1  # once, by the number of the point
+    assert len(said) == 1  # by the number of the point
     assert " holds a single point of 41, number 40" in said[0]

@@ -246,7 +246,8 @@ def test_neither_warm_starts_nor_an_init_end_below_a_plain_climb():
     x = centre[rng.integers(4, size=120)] + 0.8 * rng.normal(size=(120, 2))
     links = Links.cannot_link([(1, 2)], num_points=120)
     args = jnp.asarray(x), LabelGraph.build(links, 120)
-    problem = Problem(constraint_fit, args, {"num_clusters": 2, "prior": "flat"})
+    given = {"num_clusters": 2, "prior": "flat", "covariance": "diagonal"}
+    problem = Problem(constraint_fit, args, given)
     plain = MAP(num_restarts=8).run(problem)
     top = float(plain.sample_stats["lp"].item())
     for begin in (None, plain.params):

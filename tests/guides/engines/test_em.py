@@ -220,10 +220,9 @@ def test_a_second_fit_of_equal_shapes_does_not_compile():
 def test_same_seed_same_result():
     given = {"num_clusters": 2, "covariance": "spherical", "prior": _prior(1.0)}
     problem = ppc_problem(X, pairs_of_iris(5, 1.0), **given)
-    one, two, other = (FEW_STEPS.run(problem, seed=seed) for seed in (7, 7, 8))
+    one, two = (FEW_STEPS.run(problem, seed=7) for _ in range(2))
     np.testing.assert_array_equal(one.params["mean"], two.params["mean"])
     np.testing.assert_array_equal(one.objective, two.objective)
-    assert not np.array_equal(one.objective, other.objective)
 
 
 def _prior(shrinkage):
