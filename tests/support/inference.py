@@ -8,7 +8,6 @@ import jax
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.padding import Sizes
 
-
 ROOM = Sizes(links=21, contracted=True)
 """Rows for as many links as seven points can have, so that graphs share their programs."""
 

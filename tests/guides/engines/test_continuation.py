@@ -231,12 +231,11 @@ def test_bad_input_is_named():
 
 def test_a_price_of_links_of_which_none_is_held_out_says_so(clouds):
     links = Links.must_link([(0, 1)])
-    with (
-        warnings.catch_warnings(),
-        pytest.raises(SideBayesWarning, match="links has 1 links, fewer than three.*none is held out"),
-    ):
+    said = "links has 1 links, fewer than three.*none is held out"
+    with warnings.catch_warnings():
         warnings.simplefilter("error", SideBayesWarning)  # the fits are not waited for
-        choose_strength(clouds[0], links, num_clusters=2, engine=FEW, patience=1, prior="flat")
+        with pytest.raises(SideBayesWarning, match=said):
+            choose_strength(clouds[0], links, num_clusters=2, engine=FEW, patience=1, prior="flat")
 
 
 def test_neither_warm_starts_nor_an_init_end_below_a_plain_climb():

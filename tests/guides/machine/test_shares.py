@@ -17,7 +17,6 @@ from sidebayes.models.blocks.label_inference import label_graph
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import ppc
-from sidebayes.models.ppc import ppc
 
 import sidebayes as sb
 

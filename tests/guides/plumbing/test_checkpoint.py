@@ -339,7 +339,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    whole = EM(num_restarts=1).run(clusters())
+    whole = MAP(num_restarts=1).run(problem())
     monkeypatch.setattr("sidebayes.common.files.os.fsync", full)
     with pytest.warns(SideBayesWarning, match="no checkpoint is kept.*run.state.*No space") as told:
         found = run_in(tmp_path / "run.state", tol=1e-7)
