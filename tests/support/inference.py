@@ -6,6 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.padding import Sizes
+
+ROOM = Sizes(links=21, contracted=True)
+"""Rows for as many links as seven points can have, so that graphs share their programs."""
+
+LOOPY = ROOM._replace(nodes=7, edges=21, places=7, rows=39, left_out=True, buckets=7, chunks=400)
+"""The same for any loops among them."""
 
 
 class Inferred(NamedTuple):

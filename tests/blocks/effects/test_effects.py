@@ -51,11 +51,11 @@ def at_values(table, scale_tril, deviations, outputs=OUTPUTS, prior=None):
 
 
 @partial(jax.jit, static_argnames="noise")
-def density_and_posterior(scale_tril, noise, prior):
-    """One program for all factors."""
+def density_and_posterior(scale_tril, noise, prior, y):
+    """One program for all factors and all data."""
     deviations, outputs = NOISES[noise]
     fn = at_values(TABLE, scale_tril, deviations, outputs, prior)
-    return fn.log_prob(TABLE.y), fn.variance, fn.posterior(TABLE.y)
+    return fn.log_prob(y), fn.variance, fn.posterior(y), fn.by_unit(y)
 
 
 def restricted_likelihood(y, fixed, cov):
@@ -115,15 +115,17 @@ def test_noise_may_be_one_number(table, outputs):
 
 def test_outcomes_far_from_zero_lose_no_digits(table):
     """Squares are about a least-squares fit: an offset of a million noise scales costs six digits."""
-    density = jax.jit(lambda y: restricted(table).log_prob(y))
-    moved = density(table.y + 1e6 * FIXED[:, 0])
-    np.testing.assert_allclose(moved, density(table.y), rtol=1e-9)
+    given = np.array(FACTORS["full"]), "two", None
+    moved = density_and_posterior(*given, table.y + 1e6 * FIXED[:, 0])[0]
+    np.testing.assert_allclose(moved, density_and_posterior(*given, table.y)[0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("factor", FACTORS)
 def test_flat_prior_is_the_restricted_likelihood(table, factor, noise):
-    log_prob, _, posterior = density_and_posterior(np.array(FACTORS[factor]), noise, None)
+    log_prob, _, posterior, _ = density_and_posterior(
+        np.array(FACTORS[factor]), noise, None, table.y
+    )
     expected, beta, covariance = restricted_likelihood(table.y, FIXED, dense(table, factor, noise))
     np.testing.assert_allclose(log_prob, expected, atol=1e-10)
     np.testing.assert_allclose(posterior["coefficients"].values, beta, atol=1e-10)
@@ -143,7 +145,9 @@ def test_restricted_likelihood_is_the_integral_over_one_coefficient(table):
 
 @pytest.mark.parametrize("factor", FACTORS)
 def test_normal_prior_is_integrated_out(table, factor):
-    log_prob, variance, _ = density_and_posterior(np.array(FACTORS[factor]), "two", PRIOR)
+    log_prob, variance, _, _ = density_and_posterior(
+        np.array(FACTORS[factor]), "two", PRIOR, table.y
+    )
     cov = dense(table, factor, "two") + FIXED @ PRIOR[1] @ PRIOR[1].T @ FIXED.T
     expected = multivariate_normal(FIXED @ PRIOR[0], cov).logpdf(table.y)
     np.testing.assert_allclose(log_prob, expected, atol=1e-10)
@@ -237,7 +241,7 @@ def test_linearised_partition_function_is_a_lower_bound(table):
 
 @pytest.mark.parametrize("prior", [None, PRIOR])
 def test_terms_are_densities_given_all_other_groups(table, prior):
-    found = jax.jit(restricted(table, prior=prior).by_unit)(table.y)
+    found = density_and_posterior(np.array(FACTORS["full"]), "two", prior, table.y)[3]
 
     def log_density(rows):
         y, fixed = table.y[rows], FIXED[rows]

@@ -11,7 +11,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.link_weights import MOST_SOFT
 
 from sidebayes import Links, SideBayesWarning
-from tests.support.inference import inferred
+from tests.support.inference import LOOPY, inferred
 
 PAIRS = [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5)]
 SIGNS = np.array([1, 1, 1, -1, 1])
@@ -28,11 +28,11 @@ def test_they_count_as_hard(weight):
 
 def test_what_stays_soft_keeps_its_digits():
     """Up to the limit responsibilities are those of hard links, and the data keep seven digits."""
-    unary = 3 * np.random.default_rng(0).normal(size=(6, 3))
+    unary = 3 * np.random.default_rng(0).normal(size=(7, 3))
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("error")
         found, hard = (
-            inferred(unary, LabelGraph.build(Links(PAIRS, w), 6, 3)).responsibilities
+            inferred(unary, LabelGraph.build(Links(PAIRS, w, 7), 7, 3, room=LOOPY)).responsibilities
             for w in (SIGNS * 0.99 * MOST_SOFT, SIGNS * np.inf)
         )
     np.testing.assert_allclose(found, hard, atol=1e-6)

@@ -17,11 +17,10 @@ from sidebayes.models.blocks.label_inference.approximate import (
     MeanField,
 )
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.blocks.side_information.links import Links
 
 from tests.reference import brute_force
-from tests.support.inference import inferred
+from tests.support.inference import LOOPY, ROOM, inferred
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -44,14 +43,6 @@ def random_links(rng, num_points, num_links, hard=0.2, scale=2.0):
 
 LOG_PARTITION = jax.jit(partition.log_partition, static_argnames=("weight_per", "inference"))
 WITH_SLOPE = jax.jit(jax.value_and_grad(partition.log_partition), static_argnames="inference")
-
-
-ROOM = Sizes(links=21, contracted=True)
-"""Rows for as many links as seven points can have, so that graphs share their programs."""
-
-
-LOOPY = ROOM._replace(nodes=7, edges=21, places=7, rows=39, left_out=True, buckets=7, chunks=400)
-"""The same for any loops among them."""
 
 
 def check_against_enumeration(unary, links, room=ROOM):

@@ -39,19 +39,29 @@ def test_clusters_of_one_point_are_named():
     assert lone_clusters(np.array([28.0, 1.0, 1.0])) is None  # the verdict names their points
 
 
+def fitted(x):
+    engine = sb.EM(num_restarts=2)
+    return sb.fit("gmm", x, num_clusters=2, covariance="tied", engine=engine, progress=False)
+
+
 def test_a_fit_says_so_and_takes_other_rows():
-    fit = sb.fit("gmm", RNG.normal(size=(2, 3)), num_clusters=2, covariance="tied", progress=False)
+    x = np.concatenate([RNG.normal(size=(3, 2)), [[50.0, 50.0]]])
+    fit = fitted(x)
     assert fit.verdict[0] == "caution"
-    assert "2 points are few for 2 means and a covariance of 6 numbers" in fit.verdict[1]
-    assert fit.log_prob(RNG.normal(size=(5, 3))).shape == (5,)
+    assert "4 points are few for 2 means and a covariance of 3 numbers" in fit.verdict[1]
+    assert fit.log_prob(RNG.normal(size=(5, 2))).shape == (5,)
 
 
 def test_an_outlier_alone_is_a_caution():
+    fit = fitted(np.concatenate([RNG.normal(size=(7, 2)), [[50.0, 50.0]]]))
+    assert fit.verdict[0] == "caution"
+    assert "has a single point" in fit.verdict[1]
+
+
+def test_an_outlier_among_many_is_named_once():
     x = np.concatenate([RNG.normal(size=(40, 2)), [[50.0, 50.0]]])
-    fit = sb.fit("gmm", x, num_clusters=2, covariance="tied", progress=False)
+    fit = fitted(x)
     assert fit.verdict[0] == "caution"
     said = [one for one in fit.verdict[1].split(". ") if "a single point" in one]
-    assert len(said) == 1  # once, by the number of the point
+    assert len(said) == 1  # by the number of the point
     assert " holds a single point of 41, number 40" in said[0]
-    few = sb.fit("gmm", x[-16:], num_clusters=2, covariance="tied", progress=False)
-    assert "has a single point" in few.verdict[1]

@@ -14,6 +14,7 @@ import pytest
 from jax.typing import ArrayLike
 from scipy import stats
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.guides.engines.steps.batches import batched_log_prob, deal_batches
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
@@ -160,6 +161,16 @@ def test_fits_and_predictions(fits, engine):
         tie = Links([(0, 2)], [1.5], num_points=3)
         expected = by_hand(fit.params, new_y, new_x, tie)[1]
         np.testing.assert_allclose(fit.predict_proba(new_y, new_x, tie), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("links", [None, TIES], ids=["free", "linked"])
+def test_em_ends_at_a_mode(links):
+    args = jnp.asarray(OUTCOME), jnp.asarray(INPUT), as_label_graph(links, 14, 2)
+    problem = Problem(experts, args)
+    found = sb.EM(num_restarts=1).run(problem, progress=False)
+    slope = jax.jit(jax.grad(lambda params: log_joint(problem, params)))(found.params)
+    for name, value in slope.items():
+        np.testing.assert_allclose(value, 0.0, atol=1e-3, err_msg=name)
 
 
 @pytest.mark.parametrize("links", [None, TIES], ids=["free", "linked"])

@@ -147,9 +147,9 @@ def test_a_fit_of_draws_is_given_its_evidence(drawn, tmp_path):
 def test_what_has_no_draws_of_the_posterior_is_refused(drawn):
     fit = drawn[0]
     data = fit.run.data["x"], fit.run.data["y"]
-    for engine in ("map", "laplace"):
+    for engine in (sidebayes.MAP(num_restarts=1), sidebayes.Laplace(num_restarts=1)):
         point = sidebayes.fit(line, *data, engine=engine, progress=False)
-        with pytest.raises(ValueError, match=f"{engine} has no draws of the posterior itself"):
+        with pytest.raises(ValueError, match=f"{engine.name} has no draws of the posterior itself"):
             point.with_evidence()
 
 

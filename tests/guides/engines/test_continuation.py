@@ -1,5 +1,7 @@
 """Temperatures and prices of constraints: Law (2006), sections 5.4.2.4 and 5.6.2.2; F.10."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from sidebayes import Continuation, Fit, SideBayesWarning, choose_strength, fit, simulate_links
+from tests.support.basics import responsibilities
 
 FEW = Continuation(num_restarts=8, tol=1e-6, max_steps=300)
 
@@ -228,10 +231,11 @@ def test_bad_input_is_named():
 
 def test_a_price_of_links_of_which_none_is_held_out_says_so(clouds):
     links = Links.must_link([(0, 1)])
-    with pytest.warns(
-        SideBayesWarning, match="links has 1 links, fewer than three.*none is held out"
-    ):
-        choose_strength(clouds[0], links, num_clusters=2, engine=FEW, patience=1, prior="flat")
+    said = "links has 1 links, fewer than three.*none is held out"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SideBayesWarning)  # the fits are not waited for
+        with pytest.raises(SideBayesWarning, match=said):
+            choose_strength(clouds[0], links, num_clusters=2, engine=FEW, patience=1, prior="flat")
 
 
 def test_neither_warm_starts_nor_an_init_end_below_a_plain_climb():
@@ -239,13 +243,14 @@ def test_neither_warm_starts_nor_an_init_end_below_a_plain_climb():
     rng = np.random.default_rng(3)
     centre = np.array([[0, 0], [3, 0], [0, 3], [3, 3.0]])
     x = centre[rng.integers(4, size=120)] + 0.8 * rng.normal(size=(120, 2))
-    given = {"num_clusters": 2, "prior": "flat", "progress": False}
     links = Links.cannot_link([(1, 2)], num_points=120)
-    plain = fit("constraint_fit", x, links, engine=MAP(num_restarts=8), **given)
-    top = float(plain.tree["sample_stats"]["lp"].squeeze())
-    for begin in ({}, {"init": plain}):
-        found = fit(
-            "constraint_fit", x, links, engine=Continuation(num_restarts=8), **given, **begin
-        )
-        assert float(found.tree["sample_stats"]["lp"].squeeze()) > top - 1e-3
-        assert violated_links(found.labels(), links.pairs, links.weights) == 0
+    args = jnp.asarray(x), LabelGraph.build(links, 120)
+    given = {"num_clusters": 2, "prior": "flat", "covariance": "diagonal"}
+    problem = Problem(constraint_fit, args, given)
+    plain = MAP(num_restarts=8).run(problem)
+    top = float(plain.sample_stats["lp"].item())
+    for begin in (None, plain.params):
+        found = Continuation(num_restarts=8).run(problem, init=begin)
+        assert float(found.sample_stats["lp"].item()) > top - 1e-3
+        labels = responsibilities(problem, found.params).argmax(axis=1)
+        assert violated_links(labels, links.pairs, links.weights) == 0

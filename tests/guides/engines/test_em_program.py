@@ -2,9 +2,12 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
+from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing import programs
+from sidebayes.models.gmm import gmm
 
 import sidebayes as sb
 
@@ -23,7 +26,8 @@ def climb(monkeypatch):
 
     monkeypatch.setattr(programs, "_made", spy)
     x = np.random.default_rng(0).normal(size=(NUM_ROWS, 3))
-    sb.fit("gmm", x, num_clusters=2, engine=sb.EM(max_steps=2), progress=False)
+    with jax.enable_x64(True):
+        sb.EM(max_steps=2).run(Problem(gmm, (x,), {"num_clusters": 2}))
     return kept["em"].executable.as_text()
 
 

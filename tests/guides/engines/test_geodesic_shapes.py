@@ -69,7 +69,7 @@ def test_constants_are_those_of_the_literature():
 
 @pytest.mark.parametrize("values", [BINGHAM, WATSON])
 def test_preshapes_are_uniform(values):
-    number = 100_000
+    number = 40_000
     draws = Predictive(lambda: sample_preshape("shape", 5, 2), num_samples=number)
     shape = draws(jax.random.key(0))["shape"]
     density = np.exp(squares(shape, eigenvectors()) @ values)
@@ -82,7 +82,8 @@ def test_preshapes_are_uniform(values):
 def test_moments_of_draws_are_slopes_of_the_constant(values):
     vectors = eigenvectors()
     problem = Problem(law, (jnp.asarray(values), jnp.asarray(vectors)))
-    shape = GeodesicHMC().run(problem, seed=2).draws["shape"]
+    engine = GeodesicHMC(num_warmup=300, num_samples=500)
+    shape = engine.run(problem, seed=2).draws["shape"]
     expected = moments(values)
     np.testing.assert_allclose(expected.sum(), 1, rtol=1e-6)
     found = np.asarray(squares(shape, vectors))

@@ -30,7 +30,7 @@ from tests.reference.brute_force import enumerate_labelings
 PRIOR = GaussianPrior(np.array([0.5]), 0.4, 8.0, np.array([[4.0]]))
 X = np.array([[0.1], [0.9], [2.7], [3.4]])
 LINKS = Links.must_link([(0, 1)], weight=1.5) + Links.cannot_link([(1, 2), (2, 3)], weight=1.0)
-ENGINE = BlockedGibbs(num_warmup=200, num_samples=1500, num_chains=4)
+ENGINE = BlockedGibbs(num_warmup=200, num_samples=1000, num_chains=4)
 
 
 @pytest.fixture(autouse=True)
@@ -97,14 +97,14 @@ def test_posterior_of_statements_is_the_enumerated_one(sampled):
 
 def test_result(sampled):
     assert {n: v.shape for n, v in sampled.draws.items()} == {
-        "weights": (4, 1500, 2),
-        "mean": (4, 1500, 2, 1),
-        "variance": (4, 1500, 2, 1),
-        "flip_rate": (4, 1500),
+        "weights": (4, 1000, 2),
+        "mean": (4, 1000, 2, 1),
+        "variance": (4, 1000, 2, 1),
+        "flip_rate": (4, 1000),
     }
     assert set(sampled.sample_stats) == {"lp"}
     assert sampled.density_space == "unconstrained"
-    assert str(sampled.status) == "Gibbs drew 4 x 1500"
+    assert str(sampled.status) == "Gibbs drew 4 x 1000"
     again = ENGINE.run(statements(), seed=1)
     assert again.seconds["compile"] == 0.0
     np.testing.assert_array_equal(again.draws["mean"], sampled.draws["mean"])
@@ -197,7 +197,7 @@ def counts(x, links):
 def test_own_model_with_a_field_has_the_enumerated_posterior():
     x = np.array([1, 3, 2, 7])
     problem = Problem(counts, (jnp.asarray(x, float), LabelGraph.build(LINKS, 4)))
-    engine = BlockedGibbs(num_warmup=300, num_samples=1500, num_chains=4)
+    engine = BlockedGibbs(num_warmup=300, num_samples=1000, num_chains=4)
     result = engine.run(problem, seed=3)
     z, size = exact.labelings(4, 2)
     total = np.stack([np.where(z == k, x, 0).sum(axis=1) for k in (0, 1)], axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -68,14 +69,10 @@ def drawn(model, prior=1.0, likelihood=1.0):
     return sb.Fit.from_draws(model, Y, {"m": m})
 
 
-@pytest.mark.parametrize("engine", ["svi", "pathfinder"])
-def test_the_status_states_none(engine):
-    if engine == "pathfinder":
-        pytest.importorskip("blackjax")
-    found = sb.fit(improper, Y, engine=engine, progress=False)
-    assert found.log_evidence is None
-    assert "no evidence, as a prior is improper" in found.status.message
-    assert "log evidence" not in found.status.message
+def run(engine, model):
+    """The engine's own answer, of which a fit computes more than is asked for here."""
+    with jax.enable_x64(True):
+        return ENGINES[engine].run(Problem(model, (jnp.asarray(Y),)), progress=False)
 
 
 ENGINES = {
@@ -88,17 +85,26 @@ ENGINES = {
 }
 
 
+@pytest.mark.parametrize("engine", ["svi", "pathfinder"])
+def test_the_status_states_none(engine):
+    if engine == "pathfinder":
+        pytest.importorskip("blackjax")
+    found = run(engine, improper)
+    assert found.log_evidence is None
+    assert "no evidence, as a prior is improper" in found.status.message
+    assert "log evidence" not in found.status.message
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_powers_have_no_evidence_in_any_engine(engine):
     if engine in ("pathfinder", "smc", "nested"):
         pytest.importorskip("blackjax")
-    found = sb.fit(powered, Y, engine=ENGINES[engine], progress=False)
+    found = run(engine, powered)
     assert found.log_evidence is None
     assert r"no evidence, as handlers.scale raises the densities of ['m']" in found.status.message
     assert "log evidence" not in found.status.message
-    assert "log_evidence" not in sb.compare({"one": found}).frame
     precision = 30 / 25 + len(Y)
-    draws = found.tree["posterior"]["m"]
+    draws = found.draws["m"]
     assert float(draws.mean()) == pytest.approx(Y.sum() / precision, abs=0.04)
     assert float(draws.std()) == pytest.approx(precision**-0.5, rel=0.1)
 
@@ -139,10 +145,7 @@ def test_a_bridge_takes_factors_alone():
 
 
 def test_batches_of_a_plate_are_all_rows():
-    found = [
-        sb.fit(model, Y, engine=sb.Laplace(), progress=False).log_evidence.value
-        for model in (in_batches, proper)
-    ]
+    found = [run("laplace", model).log_evidence.value for model in (in_batches, proper)]
     assert found[0] == pytest.approx(found[1], abs=1e-9)
 
 
@@ -150,7 +153,7 @@ def test_weights_of_a_heavy_tail_give_a_bound(monkeypatch):
     pytest.importorskip("blackjax")
     heavy = Judgement(True, "moments are right", even=False)
     monkeypatch.setattr(pathfinder, "judge_draws", lambda *_, **__: heavy)
-    found = sb.fit(proper, Y, engine=sb.Pathfinder(num_paths=2), progress=False)
+    found = run("pathfinder", proper)
     assert found.log_evidence.kind == "bound"
 
 

@@ -153,21 +153,20 @@ def test_stated_errors_of_the_evidence_cover_the_truth(name, seed):
 def test_a_heavy_tail_leaves_a_bound_on_the_evidence():
     """Its k-hat is .8, so that errors of the mean weight are not to be trusted."""
     known = EXACT["no_events"]()
-    given = {"engine": "pathfinder", "seed": 7, "progress": False}
-    fit = sb.fit(known.model, *known.data, **given, **known.options)
-    assert "do not trust evidence by importance" in fit.status.message
-    assert fit.log_evidence.kind == "bound"
-    assert fit.log_evidence.value < known.log_evidence
+    found = Pathfinder().run(Problem(known.model, known.data, known.options), seed=7)
+    assert "do not trust evidence by importance" in found.status.message
+    assert found.log_evidence.kind == "bound"
+    assert found.log_evidence.value < known.log_evidence
 
 
 def test_draws_are_of_all_numberings_of_the_clusters():
     """And the evidence is of all of them, within its stated error."""
     known = EXACT["three_components"]()
-    fit = sb.fit(known.model, *known.data, engine="pathfinder", progress=False, **known.options)
-    site = next(s for s in fit.tree["posterior"].data_vars.values() if s.shape[2:] == (3,))
-    low = np.bincount(site.to_numpy()[0].argmin(axis=1), minlength=3)
+    result = Pathfinder().run(Problem(known.model, known.data, known.options))
+    site = next(draws for draws in result.draws.values() if draws.shape[2:] == (3,))
+    low = np.bincount(site[0].argmin(axis=1), minlength=3)
     assert stats.chisquare(low).pvalue > 1e-3
-    found = fit.log_evidence
+    found = result.log_evidence
     assert found.kind == "estimate"
     assert abs(found.value - known.log_evidence) < 3 * found.standard_error
     assert found.standard_error < 0.1

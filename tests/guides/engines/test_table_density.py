@@ -24,7 +24,7 @@ from sidebayes.guides.engines.variational.table_density import TableDensity, nea
 from sidebayes.models.gmm import gmm
 
 X = np.random.default_rng(0).normal(size=(138, 2)) * [1.0, 3.0] + 2.0
-OPTIONS = {"num_clusters": 2}
+OPTIONS = {"num_clusters": 2, "covariance": "diagonal"}
 
 
 class Blocks:
@@ -163,7 +163,8 @@ def test_curvature_is_that_of_the_sample(table):
         return (138 / len(sample) - 1) * likelihood + log_joint(some, params) + log_det
 
     # but for the prior, which is by the moments of all rows
-    expected = -jax.jit(jax.hessian(density))(point)
+    slope, step = jax.jit(jax.grad(density)), 1e-5 * np.eye(len(point))
+    expected = -np.array([slope(point + move) - slope(point - move) for move in step]) / 2e-5
     np.testing.assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
 
 

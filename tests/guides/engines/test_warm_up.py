@@ -152,22 +152,29 @@ def condition(metric, covariance):
 )
 def test_axes_take_few_draws_of_a_normal(size, rank, number, before, after):
     """Slopes and draws together: forty draws of thirty coordinates, a hundred of two hundred."""
+    covariance, diagonal, metric = turned_to_axes(size, rank, number)
+    assert condition(diagonal, covariance) > before
+    assert condition(metric, covariance) < after
+    axes = metric.axes
+    np.testing.assert_allclose(axes.T @ axes, np.eye(axes.shape[1]), atol=1e-8)
+
+
+@cache
+def turned_to_axes(size, rank, number):
+    """Covariance of a factor model, and what is learned of it without axes and with them."""
     covariance = factors(size, rank)
     draws = np.random.default_rng(1).multivariate_normal(np.zeros(size), covariance, number)
     slopes = draws @ np.linalg.inv(covariance)
     scatter = jnp.stack([draws.var(axis=0), slopes.var(axis=0)]) * number
     metric = unit_metric(size, "low_rank")._replace(scale=jnp.full(size, 5.0))
     diagonal = adapted(metric, scatter, jnp.asarray(number), jnp.asarray(True))
-    assert condition(diagonal, covariance) > before
     empty = jnp.zeros((20, size))  # places without draws, which must not matter
     rows = [jnp.concatenate([part, empty + 1e6]) for part in (draws, slopes)]
     weight = jnp.concatenate([jnp.ones(number), jnp.zeros(20)])
     for _ in range(5):  # each moves variances by at most ten times
         found = adapted(metric, scatter, jnp.asarray(number), jnp.asarray(True))
         metric = turned(found, *rows, weight)
-    assert condition(metric, covariance) < after
-    axes = metric.axes
-    np.testing.assert_allclose(axes.T @ axes, np.eye(axes.shape[1]), atol=1e-8)
+    return covariance, diagonal, metric
 
 
 @pytest.mark.parametrize("draws", [np.zeros((5, 3)), np.ones((5, 3)) * np.arange(5)[:, None]])
@@ -179,16 +186,17 @@ def test_draws_that_have_not_moved_leave_the_axes(draws):
 
 
 def test_slopes_go_to_the_coordinates_and_back():
-    slope = jnp.array([1.0, -2.0, 3.0])
+    rng = np.random.default_rng(0)
 
     @jax.jit
-    def both_ways(metric):
+    def both_ways(metric, slope):
         there = metric.slope_of_coordinates(slope)
         return there, metric.slope_of_sites(there)
 
-    for kind in (False, True, "low_rank"):
-        metric = jax.tree.map(lambda part: part[-1], mixed(kind)[2])
-        there, back = both_ways(metric)
+    last = (jax.tree.map(lambda part: part[-1], mixed(dense)[2]) for dense in (False, True))
+    for metric in (*last, turned_to_axes(30, 3, 40)[2]):
+        slope = rng.normal(size=len(metric.covariance))
+        there, back = both_ways(metric, slope)
         np.testing.assert_allclose(back, slope, rtol=1e-8)
         np.testing.assert_allclose(there @ there, slope @ metric.covariance @ slope, rtol=1e-8)
 
@@ -228,18 +236,11 @@ def test_a_start_far_off_leaves_no_chain_stuck():
 
 
 def test_long_trajectories_are_met_with_advice():
-    def correlated(y):
-        z = numpyro.sample("z", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
-        numpyro.sample("y", dist.Normal(z.sum(), 0.003), obs=y)
-
-    said = [
-        NUTS(num_warmup=300, num_samples=50, num_chains=1, dense_mass=kind)
-        .run(Problem(correlated, (jnp.asarray(1.0),)), seed=1)
-        .status.message
-        for kind in (False, "low_rank")
-    ]
-    assert 'leapfrog steps per draw, of which dense_mass="low_rank" may need fewer' in said[0]
-    assert "low_rank" not in said[1]
+    steps = {"n_steps": np.array([[19, 25], [31, 21]])}
+    said = [NUTS(dense_mass=kind)._report(steps)[1] for kind in (False, "low_rank", True)]
+    assert said[0] == '; 24 leapfrog steps per draw, of which dense_mass="low_rank" may need fewer'
+    assert said[1:] == ["", ""]
+    assert not NUTS()._report({"n_steps": np.array([[19, 15]])})[1]
 
 
 def hundred():

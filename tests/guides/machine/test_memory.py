@@ -22,7 +22,8 @@ ENGINE = sb.EM(num_restarts=2, max_steps=3)
 
 
 def fit(**given):
-    return sb.fit("gmm", X, num_clusters=2, engine=ENGINE, progress=False, **given)
+    given = {"covariance": "spherical", "engine": ENGINE, "progress": False} | given
+    return sb.fit("gmm", X, num_clusters=2, **given)
 
 
 def test_the_machine_says_how_much_it_has():
@@ -80,9 +81,9 @@ def test_a_fit_beyond_the_memory_is_refused(have, what, monkeypatch):
 def test_a_fit_within_the_memory_runs(monkeypatch):
     monkeypatch.setattr(programs, "_programs", type(programs._programs)())
     monkeypatch.setattr(memory, "machine_memory", lambda: 10**8)
-    assert fit().labels().shape == (40,)
+    assert np.isfinite(fit().params["mean"]).all()
     monkeypatch.setattr(memory, "machine_memory", lambda: None)
-    assert fit(seed=1).labels().shape == (40,)
+    assert np.isfinite(fit(seed=1).params["mean"]).all()
 
 
 def test_programs_are_let_go_before_memory_maps_run_out(monkeypatch):

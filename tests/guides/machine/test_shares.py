@@ -41,7 +41,8 @@ def always(monkeypatch):
 
 
 def fit(x, engine, **options):
-    return sb.fit("gmm", x, num_clusters=3, engine=engine, progress=False, **options)
+    with jax.enable_x64(True):
+        return engine.run(Problem(gmm, (x,), {"num_clusters": 3} | options))
 
 
 def both(x, engine, monkeypatch, **options):
@@ -62,7 +63,6 @@ def test_em_in_shares_is_em(number, covariance, monkeypatch):
     np.testing.assert_allclose(np.nanmax(many.objective), np.nanmax(one.objective), rtol=1e-12)
     for name, value in one.params.items():
         np.testing.assert_allclose(many.params[name], value, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(many.responsibilities(), one.responsibilities(), atol=1e-7)
 
 
 @pytest.mark.parametrize("engine", ["map", pytest.param("cavi", marks=pytest.mark.slow)])
@@ -135,9 +135,9 @@ def test_em_of_linked_points_in_turns_is_em(reading, flip_rate, in_lanes, monkey
     assert graph.peeling.num_rows > 0
 
     def fit():
-        engine = sb.EM(max_steps=8)
         given = {"reading": reading, "flip_rate": flip_rate, "num_clusters": 3}
-        return sb.fit("ppc", x, links, engine=engine, init=start, progress=False, **given)
+        with jax.enable_x64(True):
+            return sb.EM(max_steps=8).run(Problem(ppc, (x, graph), given), init=start)
 
     start = start if flip_rate is None else start | {"flip_rate": np.array(0.2)}
     one = fit()

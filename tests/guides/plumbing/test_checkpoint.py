@@ -289,7 +289,7 @@ def test_killed_run_ends_the_same(name, kills, tmp_path):
 
 
 def run_in(path, **settings):
-    return kept_run(path, EM(num_restarts=1, **settings), clusters())
+    return kept_run(path, MAP(num_restarts=1, **settings), problem())
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "run.state.previous", "run.state.0.previous"])
@@ -339,7 +339,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    whole = EM(num_restarts=1).run(clusters())
+    whole = MAP(num_restarts=1).run(problem())
     monkeypatch.setattr("sidebayes.common.files.os.fsync", full)
     with pytest.warns(SideBayesWarning, match="no checkpoint is kept.*run.state.*No space") as told:
         found = run_in(tmp_path / "run.state", tol=1e-7)
@@ -359,17 +359,16 @@ def test_a_folder_that_disappears_ends_no_run(tmp_path):
 
 def test_the_checkpoint_is_of_the_run(tmp_path, monkeypatch):
     """`fit` hands the file to whatever engine; neither the engine nor a saved fit names it."""
-    given = {"num_clusters": 2, "engine": EM(num_restarts=1, tol=1e-12), "progress": False}
-    x = np.concatenate([Y, Y + 3])[:, None]
+    given = {"engine": MAP(num_restarts=1), "progress": False}
     path = tmp_path / "run.state"
     with monkeypatch.context() as patched:
-        interrupt(patched, 1)
+        interrupt(patched, 0)
         with pytest.raises(Interrupted):
-            sidebayes.fit("gmm", x, checkpoint=path, checkpoint_every=0, **given)
+            sidebayes.fit(normal, Y, checkpoint=path, checkpoint_every=0, **given)
     assert path.is_file()
-    fit = sidebayes.fit("gmm", x, checkpoint=path, checkpoint_every=0, **given)
+    fit = sidebayes.fit(normal, Y, checkpoint=path, checkpoint_every=0, **given)
     assert not list(tmp_path.iterdir())
-    whole = sidebayes.fit("gmm", x, **given)
+    whole = sidebayes.fit(normal, Y, **given)
     assert fit.tree["posterior"].equals(whole.tree["posterior"])
     assert fit.config == given["engine"]
     assert fit.tree.attrs == whole.tree.attrs

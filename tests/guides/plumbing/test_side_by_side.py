@@ -127,14 +127,12 @@ def test_engines_of_the_user_have_programs_of_their_own_on_accelerators(monkeypa
 def test_starts_end_where_they_end_alone(engine, monkeypatch):
     """Any number of starts is one program, and no start knows of the others, once they are chosen."""
     monkeypatch.setattr(starts, "_CANDIDATES", (1, 1))
-    some = engine(num_restarts=3, max_steps=20)
-    fit = sb.fit("gmm", X, num_clusters=2, engine=some, progress=False)
+    problem = Problem(gmm, (jnp.asarray(X),), {"num_clusters": 2, "covariance": "spherical"})
+    some = engine(num_restarts=3, max_steps=20).run(problem)
     with counted_compilations() as names:
-        more = sb.fit(
-            "gmm", X, num_clusters=2, engine=engine(num_restarts=5, max_steps=20), progress=False
-        )
+        more = engine(num_restarts=5, max_steps=20).run(problem)
     assert names == []
-    both = np.asarray(fit.objective), np.asarray(more.objective)
+    both = np.asarray(some.objective), np.asarray(more.objective)
     width = min(part.shape[1] for part in both)
     np.testing.assert_array_equal(both[0][:, :width], both[1][:3, :width])
 

@@ -76,7 +76,7 @@ def drawn(model):
 def mode(model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sb.SideBayesWarning)
-        return sb.fit(model, X, engine="map", progress=False)
+        return sb.fit(model, X, engine=sb.MAP(num_restarts=2), progress=False)
 
 
 @pytest.mark.parametrize("model", [in_a_plate_of_its_own, without_a_plate])
