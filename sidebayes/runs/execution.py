@@ -203,7 +203,7 @@ def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult
     judged = result.status.converged or isinstance(run.engine, GivenDraws)
     if apart or symmetric or not judged:
         return result
-    found = mass_elsewhere(problem, result.draws, run.seed)
+    found = mass_elsewhere(problem, result.draws, run.seed, result.modes)
     if found is None:
         return result
     message, evidence = f"{result.status.message}; {found}", result.log_evidence

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, multivariate_t
 
 from ..base import Problem
+from ..modes import Modes
 from ..plumbing.programs import compiled
 from ..problem.density import (
     abstract_trace,
@@ -113,12 +114,14 @@ class _Mode(NamedTuple):
     root: NDArray
 
 
-def mass_elsewhere(problem: Problem, draws: Mapping[str, NDArray], seed: int) -> Elsewhere | None:
+def mass_elsewhere(
+    problem: Problem, draws: Mapping[str, NDArray], seed: int, modes: Modes | None = None
+) -> Elsewhere | None:
     r"""Mode that holds at least a twentieth of the posterior, and that draws did not reach.
 
     Points are drawn from the prior, and from a box about the draws. Those where one Newton step by the
-    covariance of the draws leads furthest from them, and those of highest density, are climbed from. Of
-    every end that is a peak, the mass inside its ellipsoid E is computed by importance weights,
+    covariance of the draws leads furthest from them, those of highest density, and `modes` are climbed
+    from. Of every end that is a peak, the mass inside its ellipsoid E is computed by importance weights,
 
     .. math:: Z_E = \int_E p(x, \theta)\, d\theta,
 
@@ -134,6 +137,8 @@ def mass_elsewhere(problem: Problem, draws: Mapping[str, NDArray], seed: int) ->
     draws : mapping of str to ndarray, shape (chain, draw, ...)
         Latent sites, others may be among them.
     seed : int
+    modes : Modes, optional
+        Those that climbs have found before.
     """
     shapes = free_shapes(problem)
     width = sum(math.prod(free.shape) for free in shapes.values())
@@ -168,7 +173,10 @@ def mass_elsewhere(problem: Problem, draws: Mapping[str, NDArray], seed: int) ->
     away = np.linalg.solve(root, (starts - centre).T) + root.T @ slope.T
     farthest = np.argsort(-np.square(away).sum(axis=0))[: _CLIMBS // 2]
     highest = np.argsort(-height)[: _CLIMBS // 2]
-    ends = climb_all(slopes, starts[np.union1d(farthest, highest)], _STEPS)
+    begun = starts[np.union1d(farthest, highest)]
+    if modes is not None and latent.keys() <= modes.sites.keys():
+        begun = np.concatenate([begun, outward({n: modes.sites[n][:_MODES] for n in latent})])
+    ends = climb_all(slopes, begun, _STEPS)
     density, _ = slopes(cloud)
     bound = float(density[np.isfinite(density)].mean()) + log_volume(cloud)
     for mode in _peaks(slopes, *ends):
