@@ -96,9 +96,14 @@ def fits(wrong):
     return [sb.fit("moe", X, known, **SIZES) for known in (some(TRUTH), wrong)]
 
 
-def test_classes_that_features_do_not_tell_are_a_caution(fits):
-    assert fits[0].verdict[0] == "good"
-    level, why = fits[1].verdict
+def test_classes_that_features_do_not_tell_are_a_caution(wrong):
+    at = {"weights": [0.5, 0.5], "mean": [[0.0, 0.0], [4.0, 4.0]], "covariance": [np.eye(2)] * 2}
+    verdicts = [
+        sb.fit("moe", X, known, engine=at_one(at | {"class_table": table}), **SIZES).verdict
+        for known, table in ((some(TRUTH), np.eye(2)), (wrong, np.full((2, 2), 0.5)))
+    ]
+    assert verdicts[0][0] == "good"
+    level, why = verdicts[1]
     assert level == "caution"
     assert "Without a look at a row's own class" in why
 
