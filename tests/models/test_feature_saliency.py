@@ -107,9 +107,8 @@ def clusters_and_features_are_found(found):
     assert accuracy(found.run.truth, found.labels()) > 0.95
 
 
+@pytest.mark.usefixtures("found")
 def test_a_structure_that_shrinks_is_one_program():
-    x, _ = four_gaussians(1)
-    sb.fit("feature_saliency", x, **LENGTHS)
     with counted_compilations() as compilations:
         again = sb.fit("feature_saliency", four_gaussians(2)[0], **LENGTHS)
     assert compilations == []
