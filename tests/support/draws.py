@@ -39,6 +39,15 @@ class Pruned(Told):
     prunes: ClassVar[bool] = True
 
 
+class AtStart(Engine):
+    """Returns the parameters that it is told to start at, at a single draw."""
+
+    name: ClassVar[str] = "told"
+
+    def run(self, problem, *, seed=0, init=None, progress=True):
+        return at_one(init).run(problem)
+
+
 class Asked(Exception):
     """Carries what an engine was asked to fit."""
 
