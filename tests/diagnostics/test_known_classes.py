@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from sidebayes.diagnostics.trust.known_classes import recognition, sentence
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.expectation_maximisation.left_out import step_without
+from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import plan_updates
 from sidebayes.models.blocks.classes.source_components import _in_other_units
 from sidebayes.models.blocks.components.mixture_components import mixture_components
@@ -20,7 +21,7 @@ from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 import sidebayes as sb
-from tests.support.draws import Told
+from tests.support.draws import Told, at_one
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2)) + 4.0 * (np.arange(60)[:, None] % 2)
@@ -52,9 +53,10 @@ def test_a_step_without_points_finds_what_the_others_say(form):
     with jax.enable_x64(True):
         problem = Problem(known_components, (jnp.asarray(X),))
         plan = plan_updates(problem)
-        start = sb.EM(num_restarts=1).init(problem).params
+        start = {name: one[0] for name, one in initial_values(problem, 0, 1).items()}
         seen = jnp.arange(60) >= 7
-        found = step_without(problem, plan, start, problem.args, "x", seen)
+        step = jax.jit(lambda start, args: step_without(problem, plan, start, args, "x", seen))
+        found = step(start, problem.args)
     others = [X[7:][TRUTH[7:] == k] for k in (0, 1)]
     np.testing.assert_allclose(found["mean"], [own.mean(axis=0) for own in others])
     each = np.stack([np.cov(own.T, bias=True) for own in others])
@@ -94,9 +96,14 @@ def fits(wrong):
     return [sb.fit("moe", X, known, **SIZES) for known in (some(TRUTH), wrong)]
 
 
-def test_classes_that_features_do_not_tell_are_a_caution(fits):
-    assert fits[0].verdict[0] == "good"
-    level, why = fits[1].verdict
+def test_classes_that_features_do_not_tell_are_a_caution(wrong):
+    at = {"weights": [0.5, 0.5], "mean": [[0.0, 0.0], [4.0, 4.0]], "covariance": [np.eye(2)] * 2}
+    verdicts = [
+        sb.fit("moe", X, known, engine=at_one(at | {"class_table": table}), **SIZES).verdict
+        for known, table in ((some(TRUTH), np.eye(2)), (wrong, np.full((2, 2), 0.5)))
+    ]
+    assert verdicts[0][0] == "good"
+    level, why = verdicts[1]
     assert level == "caution"
     assert "Without a look at a row's own class" in why
 
@@ -152,7 +159,9 @@ def source():
 
 def test_a_moved_classifier_that_contradicts_known_classes_is_bad(source):
     known = some(1 - TRUTH)
-    fit = sb.fit("domain_adaptation", X, known, source=source, strength=1.0, progress=False)
+    engine = at_one({name: getattr(source, name) for name in ("weights", "mean", "covariance")})
+    given = {"source": source, "strength": 1.0, "engine": engine, "progress": False}
+    fit = sb.fit("domain_adaptation", X, known, **given)
     level, why = fit.verdict
     assert level == "bad"
     assert "Although it was fitted to them, it tells the known classes no better" in why

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from types import FunctionType
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.update_checks import check_updates
 from sidebayes.guides.engines.steps.updates import is_ours, plan_updates
@@ -35,8 +38,12 @@ def copied(model, **globals_of):
 
 @pytest.mark.parametrize("form", ["restricted", "marginal"])
 def test_a_copy_of_mixed_effects_is_fitted_by_em(form):
-    given = {"form": form, "engine": sb.EM(num_restarts=1), "progress": False}
-    ours, own = (sb.fit(m, *ROWS, **given) for m in ("mixed_effects", copied(mixed_effects)))
+    args = *map(jnp.asarray, ROWS[:3]), sb.Groups(SUBJECTS)
+    with jax.enable_x64(True):
+        ours, own = (
+            sb.EM(num_restarts=1).run(Problem(model, args, {"form": form}), progress=False)
+            for model in (mixed_effects, copied(mixed_effects))
+        )
     np.testing.assert_array_equal(own.params["covariance"], ours.params["covariance"])
 
 

@@ -10,6 +10,7 @@ from sidebayes.guides.engines.problem.declared import site_dims, site_roles
 from sidebayes.models.blocks.effects.densities.structure import Structure
 
 import sidebayes as sb
+from tests.support.draws import Told
 from tests.support.effects import simulate
 
 BLOCKS = {
@@ -81,12 +82,29 @@ def test_correlations_are_those_of_the_covariance(card, covariance):
 
 @pytest.fixture(scope="module")
 def fitted():
-    data = simulate()
-    given = data.y, data.x, data.x, data.subject
+    """Two chains of sixty draws near known parameters, and what the model computes of them."""
+    data, size, rng = simulate(), (2, 60), np.random.default_rng(0)
+    given = data.y, data.x, data.x, sb.Groups(data.subject)
     prior = sb.EffectsPrior.weak(data.y, data.x, data.x)
-    engine = sb.NUTS(num_warmup=60, num_samples=60, num_chains=2)
-    options = {"form": "marginal", "prior": prior, "engine": engine}
-    return sb.fit("mixed_effects", *given, progress=False, **options)
+    angle, zero = 0.4 + 0.1 * rng.normal(size=size), np.zeros(size)
+    rows = [np.ones(size), zero], [np.sin(angle), np.cos(angle)]
+    values = {
+        "coefficients": [2.0, -1.0] + 0.1 * rng.normal(size=(*size, 2)),
+        "deviation": np.exp(0.1 * rng.normal(size=(*size, 2))),
+        "correlation_cholesky": np.stack([np.stack(row, axis=-1) for row in rows], axis=-2),
+        "noise": 0.5 * np.exp(0.1 * rng.normal(size=size)),
+    }
+    options = {"form": "marginal", "prior": prior}
+
+    def sites(values):
+        model = handlers.seed(handlers.substitute(sb.CARDS["mixed_effects"].model, values), 0)
+        trace = handlers.trace(model).get_trace(*given, **options)
+        kept = {name: site for name, site in trace.items() if not site.get("is_observed")}
+        return {name: site["value"] for name, site in kept.items() if site["type"] != "plate"}
+
+    with jax.enable_x64(True):
+        draws = jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(sites)))(values))
+    return sb.fit("mixed_effects", *given, engine=Told(draws), progress=False, **options)
 
 
 def test_what_users_read_of_draws(fitted):

@@ -250,6 +250,7 @@ def test_a_choice_takes_names_of_classes(domains):
     known = np.where(np.arange(36) % 12, None, NAMES[z])
     given = {"source_x": first, "source_labels": NAMES[z], "num_starts": 1, "strengths": (10.0,)}
     given["engine"] = sb.EM(num_restarts=1, max_steps=3)
+    given["source"] = sb.fit_source(first, NAMES[z], num_components=1)
     choice = sb.select_adaptation(second, known, progress=False, **given)
     assert choice.fit.class_names == ("ant", "bee", "cat")
     assert (choice.fit.classes()["class"] == NAMES[z]).mean() > 0.9

@@ -107,9 +107,8 @@ def clusters_and_features_are_found(found):
     assert accuracy(found.run.truth, found.labels()) > 0.95
 
 
+@pytest.mark.usefixtures("found")
 def test_a_structure_that_shrinks_is_one_program():
-    x, _ = four_gaussians(1)
-    sb.fit("feature_saliency", x, **LENGTHS)
     with counted_compilations() as compilations:
         again = sb.fit("feature_saliency", four_gaussians(2)[0], **LENGTHS)
     assert compilations == []
@@ -339,10 +338,9 @@ def test_a_search_from_one_cluster_says_so():
     assert "add starts" not in alone.verdict[1]
 
 
-def test_a_start_without_any_saliency_ends_with_one_cluster():
+def test_a_start_without_any_saliency_ends_with_one_cluster(found):
     x, _ = four_gaussians(0)
-    other = sb.fit("feature_saliency", x, **LENGTHS)
-    init = other.params | {"saliency": np.zeros(10), "weights": np.full(6, 1 / 6)}
+    init = found.params | {"saliency": np.zeros(10), "weights": np.full(6, 1 / 6)}
     fit = sb.fit("feature_saliency", x, init=init, **LENGTHS)
     assert (fit.params["weights"] > 0).sum() == 1
     assert not fit.params["saliency"].any()

@@ -8,7 +8,7 @@ from sidebayes.models.blocks.saliency.repeated import kinds_of_columns, levels_o
 from sklearn.metrics import adjusted_rand_score
 
 import sidebayes as sb
-from tests.support.draws import at_one
+from tests.support.draws import Pruned, at_one
 
 ENGINE = sb.ComponentwiseEM(num_restarts=1)
 
@@ -28,6 +28,28 @@ def frame(seed=0, size=150):
 def found():
     table, labels = frame()
     return sb.fit("feature_saliency", table, num_clusters=4, engine=ENGINE), table, labels
+
+
+@pytest.fixture(scope="module")
+def known():
+    """Rows, some flags missing, and a fit that knows their two clusters."""
+    table, labels = frame()
+    table.loc[3:5, "flag"] = np.nan
+    normal = [table.iloc[labels == k, :3] for k in (0, 1)]
+    params = {
+        "weights": [0.5, 0.5],
+        "saliency": [1.0, 1.0, 1.0, 1.0, 0.0],
+        "mean": [rows.mean() for rows in normal],
+        "variance": [rows.var() for rows in normal],
+        "common_mean": table.iloc[:, :3].mean(),
+        "common_variance": table.iloc[:, :3].var(),
+        "category_2": [[[0.1, 0.9]], [[0.9, 0.1]]],
+        "common_category_2": [[0.5, 0.5]],
+        "category_3": np.full((2, 1, 3), 1 / 3),
+        "common_category_3": [[0.49, 0.49, 0.02]],
+    }
+    engine = Pruned(at_one(params).draws)
+    return sb.fit("feature_saliency", table, num_clusters=2, engine=engine), table
 
 
 def test_what_is_levels():
@@ -74,12 +96,15 @@ def test_levels_become_categories_and_the_status_says_so(found):
     assert adjusted_rand_score(labels, fit.labels()) > 0.9
 
 
-def test_values_stay_those_of_the_user(found, tmp_path):
-    fit, table, _ = found
+def test_values_stay_those_of_the_user(known, tmp_path):
+    fit, table = known
+    kinds = ("normal",) * 3 + ("category:0.48,1", "category:0,0.5,0.83")
+    assert fit.run.options["kinds"] == kinds
+    assert "columns flag, rare have few different values, and are taken for cat" in str(fit.status)
     labels = fit.predict(table[::-1])[::-1]
     np.testing.assert_array_equal(labels, fit.labels())
     fit.save(tmp_path / "fit.nc")
-    again = sb.load(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc", engine=fit.run.engine)
     np.testing.assert_array_equal(again.predict(table), labels)
     assert str(again.status) == str(fit.status)
     drawn = fit.predictive(seed=1).posterior_predictive["x"].to_numpy()
@@ -87,8 +112,8 @@ def test_values_stay_those_of_the_user(found, tmp_path):
     assert {0.0, 0.5} <= set(np.unique(drawn[..., 4])) <= {0.0, 0.5, 0.83}
 
 
-def test_new_rows(found):
-    fit, table, _ = found
+def test_new_rows(known):
+    fit, table = known
     strange = table.iloc[:3].copy()
     strange.loc[1, "flag"] = 0.7
     with pytest.warns(
@@ -149,11 +174,8 @@ def test_part_of_the_rows_may_have_one_value_of_a_category(found):
     assert np.isfinite(found[0].kfold(3).elpd)
 
 
-def test_missing_levels_are_imputed_by_their_values():
-    table, _ = frame()
-    table.loc[3:5, "flag"] = np.nan
-    fit = sb.fit("feature_saliency", table, num_clusters=4, engine=ENGINE)
-    own = fit.imputed()
+def test_missing_levels_are_imputed_by_their_values(known):
+    own = known[0].imputed()
     assert set(own["level"]) <= {0.48, 1.0}
     assert own["feature"].unique() == ["flag"]
 

@@ -13,7 +13,7 @@ from sidebayes.models.blocks.event_times import HazardPrior, PiecewiseHazard
 from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb
-from tests.support.draws import told
+from tests.support.draws import at_one, told
 from tests.support.effects import simulate_joint
 
 CUTS = np.array([1.0, 2.5])
@@ -401,11 +401,14 @@ def test_origins_of_covariates_and_time_do_not_matter():
 
 def test_one_visit_each_leaves_the_noise_to_the_prior():
     table, persons = simulate_joint()
-    quick = {"engine": sb.MAP(num_restarts=1, max_steps=3), "progress": False}
-    for rows, said in ((table, False), (table.groupby("who").head(1), True)):
+    quick = sb.MAP(num_restarts=1, max_steps=3)
+    at = {"coefficients": [2.0, -0.3], "deviation": [1.0], "covariance": [[1.0]], "noise": 0.3}
+    at |= {"level": -1.4, "log_hazards": [-1.4], "association": [0.8], "log_hazard_ratios": [-0.7]}
+    each = (table, quick, False), (table.groupby("who").head(1), at_one(at), True)
+    for rows, engine, said in each:
         design = sb.design("y ~ year + (1 | who)", rows)
         given = design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
-        fit = sb.fit("joint_survival", **given, **quick)
+        fit = sb.fit("joint_survival", **given, engine=engine, progress=False)
         assert (PRIOR_ALONE in fit.verdict[1]) == said
         if not said:
             # EM, which has no update of hazards, is no remedy of a climb that was cut off

@@ -6,6 +6,7 @@ import numpyro
 import pytest
 from scipy.stats import norm
 from sidebayes.guides.engines.problem.declared import declared_blocks
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.models.blocks.manifolds.point_clouds.point_sets import LandmarkErrors, PointNoise
 from sidebayes.models.blocks.manifolds.point_clouds.rough_shapes import check_registered
 from sidebayes.models.latent_shape import latent_shape
@@ -53,9 +54,12 @@ def test_incomplete_landmarks_have_norm_one_with_the_reference_where_they_lack_o
 
 def test_what_was_registered_is_taken_whole_and_however_it_is_bent():
     laid = sb.register_points(sb.Landmarks.from_array(bent(np.linspace(-0.7, 0.7, 9))))
-    fit = sb.fit("latent_shape", laid, engine=FEW, progress=False)
-    assert fit.params["coordinates"].shape[0] == 9
-    assert fit.params["loadings"].shape[-1] == 1  # of the two directions of the chart
+    at = {"weights": [1.0], "mean": np.zeros((1, 2)), "loadings": [[[0.1], [0.0]]]}
+    at |= {"variance": [0.01], "coordinates": np.zeros((9, 2)), "noise_variance": 0.01}
+    fit = sb.fit("latent_shape", laid, engine=at_one(at), progress=False)
+    sites = latent_sites(abstract_trace(fit.run.problem))
+    assert sites["coordinates"]["value"].shape[0] == 9
+    assert sites["loadings"]["value"].shape[-1] == 1  # of the two directions of the chart
     np.testing.assert_array_equal(fit.run.data["chart"], laid.chart)
     with pytest.raises(TypeError, match="'chart'.* by name and in the registered points"):
         sb.fit("latent_shape", laid, chart=laid.chart, engine=FEW)

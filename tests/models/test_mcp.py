@@ -23,6 +23,7 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
 from sidebayes import EM
+from tests.support.draws import at_one
 from tests.support.partitions import (
     LINKS,
     STRENGTH,
@@ -67,28 +68,32 @@ def test_links_move_space(separated):
 
 
 @pytest.fixture(scope="module")
-def climbed():
-    """The same from one start."""
+def known():
+    """The same at known parameters: the Gaussians of the classes, and discriminants of no special form."""
     x, truth = four(0)
-    engine, links = EM(num_restarts=1, max_steps=50), links_of(truth, 10, 10, 0)
-    return x, sb.fit("scp", x, links, num_clusters=2, engine=engine, progress=False)
+    each = [x[truth == k] for k in (0, 1)]
+    params = {"weights": [0.5, 0.5], "discriminants": params_of(2)["discriminants"]}
+    params |= {"mean": [rows.mean(axis=0) for rows in each], "centre": x.mean(axis=0)}
+    params |= {"covariance": [np.cov(rows.T) for rows in each], "unit": x.std(axis=0)}
+    given = {"num_clusters": 2, "engine": at_one(params), "progress": False}
+    return x, sb.fit("scp", x, links_of(truth, 10, 10, 0), **given)
 
 
-def test_new_points(climbed, tmp_path):
+def test_new_points(known, tmp_path):
     """Eq. 3.17: prediction goes by the rule, on whatever other data, and survives a file."""
-    _, fit = climbed
+    _, fit = known
     new, _ = four(9, 5)
     basis = basis_of(new, fit.params["centre"], fit.params["unit"])
     q = softmax(basis @ fit.params["discriminants"].T)
     np.testing.assert_allclose(fit.predict_proba(new), q, atol=1e-10)
     fit.save(tmp_path / "fit.nc")
-    again = sb.load(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc", engine=fit.run.engine)
     np.testing.assert_allclose(again.predict_proba(new), q, atol=1e-10)
     assert np.isfinite(fit.log_prob(new)).all()
 
 
-def test_data_are_drawn_as_the_gaussians_are(climbed):
-    x, fit = climbed
+def test_data_are_drawn_as_the_gaussians_are(known):
+    x, fit = known
     drawn = fit.predictive(seed=1)["posterior_predictive"]["x"].to_numpy().reshape(-1, 2)
     np.testing.assert_allclose(drawn.mean(axis=0), x.mean(axis=0), atol=0.1)
     np.testing.assert_allclose(drawn.std(axis=0), x.std(axis=0), rtol=0.05)

@@ -146,7 +146,7 @@ def test_a_variance_of_zero_is_an_answer():
 
 def test_a_correlation_of_one_is_singular(data, tmp_path):
     y = data.x @ [1.0, 0.5] + 0.5 * np.random.default_rng(6).normal(size=len(data.y))
-    found = fit(SimpleNamespace(x=data.x, y=y, subject=data.subject), form="marginal")
+    found = fit(SimpleNamespace(x=data.x, y=y, subject=data.subject))
     root = np.sqrt(np.diag(found.params["covariance"]))
     assert (root > 1e-3).all()
     assert abs(found.params["covariance"][1, 0]) > 0.999 * root.prod()

@@ -20,7 +20,7 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
 from tests.support.classes import some_known, split2d
-from tests.support.draws import at_one
+from tests.support.draws import Asked, Asking, AtStart, at_one
 
 RNG = np.random.default_rng(0)
 X, CLASSES = split2d(RNG, 40)
@@ -293,12 +293,24 @@ def test_a_class_without_a_known_row_is_said():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(0, 1, (30, 2)), rng.normal(6, 1, (30, 2))])
     known = np.where(np.arange(60) % 5 == 0, np.repeat([0, 1], 30), -1)
-    sizes = {"num_clusters": 2, "progress": False}
-    level, said = sb.fit("moe", x, known, num_classes=3, **sizes).verdict
+    sizes = {"num_clusters": 2, "covariance": "spherical", "progress": False}
+    at = {"weights": [0.5, 0.5], "mean": [[0.0, 0.0], [6.0, 6.0]], "variance": [1.0, 1.0]}
+
+    def base(num_classes):
+        engine = at_one(at | {"class_table": np.eye(2, num_classes)})
+        return sb.fit("moe", x, known, num_classes=num_classes, engine=engine, **sizes)
+
+    found = base(3)
+    level, said = found.verdict
     assert level == "caution"
     assert "no component has class 2 (numbered from 0), which is predicted nowhere" in said
-    assert "predicted nowhere" not in sb.fit("moe", x, known, num_classes=2, **sizes).verdict[1]
-    for grow in (sb.grow_prototypes, sb.fit_nfgl):
-        with pytest.warns(sb.SideBayesWarning, match="known names no row of class 2 "):
-            found = grow(x, known, num_classes=3, **sizes)
-        assert found.class_probabilities()[:, 2].max() < 1e-6
+    assert "predicted nowhere" not in base(2).verdict[1]
+    given, said = {"num_classes": 3, "base": found, **sizes}, "known names no row of class 2 "
+    with pytest.warns(sb.SideBayesWarning, match=said):
+        grown = sb.grow_prototypes(x, known, engine=AtStart(), **given)
+    assert grown.class_probabilities()[:, 2].max() < 1e-6
+    with pytest.warns(sb.SideBayesWarning, match=said), pytest.raises(Asked) as asked:
+        sb.fit_nfgl(x, known, engine=Asking(), **given)
+    anchors = asked.value.problem.args[2]  # no row votes for class 2, nor does a component
+    assert set(np.asarray(anchors.classes)) == {0, 1}
+    assert (anchors.table[:, 2] == 0).all()

@@ -174,14 +174,15 @@ def test_mode_is_at_zero_until_the_variance_suffices():
 def test_a_mode_at_zero_says_that_labels_are_arbitrary():
     x = np.random.default_rng(1).normal(size=(24, 3))
 
-    def verdict(weight):
+    def verdict(weight, coefficients):
         links = Links.from_pairs(SOME.pairs, SOME.weights > 0, weight, 24)
-        return sidebayes.fit("pairwise_gp", x, links, **QUICK).verdict
+        engine = at_one({"variance": 1.0, "coefficients": coefficients})
+        return sidebayes.fit("pairwise_gp", x, links, **QUICK | {"engine": engine}).verdict
 
-    level, said = verdict(0.01)
+    level, said = verdict(0.01, np.zeros((2, 3)))
     assert level == "caution"
     assert "labels are arbitrary" in said
-    assert "arbitrary" not in verdict(2.0)[1]
+    assert "arbitrary" not in verdict(2.0, [[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]])[1]
 
 
 def test_points_without_links_follow_those_with():

@@ -1,8 +1,5 @@
 """Contrasted saliencies, and what a loaded fit says of features: in the precision of the fit."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +8,7 @@ from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.models.blocks.saliency.passes import Salient, salient_densities
 
 import sidebayes as sb
-from tests.support.draws import Told, at_one
-
-
-@dataclass(frozen=True)
-class Pruned(Told):
-    """Knows parameters of a density without bound."""
-
-    prunes: ClassVar[bool] = True
+from tests.support.draws import Pruned, at_one
 
 
 @pytest.fixture(scope="module")

@@ -16,25 +16,26 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
 
-ENGINE = sb.ComponentwiseEM(num_restarts=3)
+ENGINE = sb.ComponentwiseEM(num_restarts=1, max_steps=1000)
+SHAPE = 200, 10  # that of test_feature_saliency.py, whose program serves here as well
 
 
 def three_clusters(gap):
-    """Sixty rows of six features, two of which are larger in each of three clusters."""
-    rng = np.random.default_rng(1)
-    labels = rng.integers(3, size=60)
-    return np.eye(3)[labels].repeat(2, axis=1) * gap + rng.normal(size=(60, 6))
+    """Features of which three or four are larger in each of three clusters."""
+    rng = np.random.default_rng(2)
+    labels = rng.integers(3, size=SHAPE[0])
+    return np.eye(3)[labels].repeat([4, 3, 3], axis=1) * gap + rng.normal(size=SHAPE)
 
 
 @pytest.fixture(scope="module")
-def close():
-    x = three_clusters(1.6)
+def ranked():
+    x = three_clusters(1.4)
     return sb.fit("feature_saliency", x, num_clusters=6, engine=ENGINE), x
 
 
 @pytest.fixture(scope="module")
-def apart():
-    x = three_clusters(2.2)
+def plain():
+    x = three_clusters(1.2)
     return sb.fit("feature_saliency", x, num_clusters=6, engine=ENGINE), x
 
 
@@ -47,9 +48,9 @@ def bic_of(fit, x):
     return free * np.log(len(x)) - 2 * fit.log_prob(x).sum()
 
 
-def test_bic_counts_the_parameters_in_use(apart):
-    fit, x = apart
-    problem, saliency = fit.run.problem, np.array([0.0, 0.3, 1.0, 1.0, 0.0, 0.7])
+def test_bic_counts_the_parameters_in_use(plain):
+    fit, x = plain
+    problem, saliency = fit.run.problem, np.repeat([0.0, 0.3, 1.0, 0.7], [2, 1, 6, 1])
 
     @jax.jit
     def weighed(params):
@@ -60,13 +61,13 @@ def test_bic_counts_the_parameters_in_use(apart):
     with jax.enable_x64(True):
         params = {n: jnp.asarray(v) for n, v in fit.params.items()}
         bic, likelihood = weighed(params | {"saliency": jnp.asarray(saliency)})
-    # weights, two saliencies, four features in three clusters, four common densities
-    free = 2 + 2 + 4 * 3 * 2 + 4 * 2
+    # weights, two saliencies, eight features in three clusters, four common densities
+    free = 2 + 2 + 8 * 3 * 2 + 4 * 2
     assert float(bic) == pytest.approx(free * np.log(len(x)) - 2 * float(likelihood))
 
 
-def test_a_diagonal_mixture_of_smaller_bic_is_named(close):
-    fit, x = close
+def test_a_diagonal_mixture_of_smaller_bic_is_named(ranked):
+    fit, x = ranked
     said = re.search(
         r"mixture without saliencies, of (\d) clusters, has BIC ([\d.]+) against ([\d.]+) here",
         str(fit.status),
@@ -80,20 +81,25 @@ def test_a_diagonal_mixture_of_smaller_bic_is_named(close):
     assert other.bic(x) < least
 
 
-def test_a_diagonal_mixture_that_is_found_is_named(apart):
-    fit, _ = apart
+def test_a_diagonal_mixture_that_is_found_is_named(plain):
+    fit, _ = plain
     assert (fit.params["saliency"] == 1).all()
     assert "no saliency pays for itself: this is a diagonal mixture" in str(fit.status)
     assert "has BIC" not in str(fit.status)
 
 
-def test_narrow_clusters_are_found_beside_wide_ones():
+@pytest.mark.parametrize(
+    ("shape", "rows", "engine"),
+    [(SHAPE, 30, ENGINE), ((60, 6), 12, sb.ComponentwiseEM(num_restarts=3))],
+    ids=["thirty", "twelve"],
+)
+def test_narrow_clusters_are_found_beside_wide_ones(shape, rows, engine):
     """Twelve rows suffice for a cluster fifty times as narrow as the data."""
     rng = np.random.default_rng(2)
-    labels = np.repeat(np.arange(5), 12)
+    labels = np.minimum(np.arange(shape[0]) // rows, 4)
     width = np.array([0.02, 0.02, 0.02, 0.02, 1.0])[labels, None]
-    x = rng.normal(size=(5, 6))[labels] + width * rng.normal(size=(60, 6))
-    fit = sb.fit("feature_saliency", x, num_clusters=6, engine=ENGINE)
+    x = rng.normal(size=(5, shape[1]))[labels] + width * rng.normal(size=shape)
+    fit = sb.fit("feature_saliency", x, num_clusters=6, engine=engine)
     assert (fit.params["weights"] > 0).sum() == 5
     assert accuracy(labels, fit.labels()) > 0.99
 

@@ -3,9 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from sidebayes.diagnostics.pictures.subjects import _draw_survival
 
 import sidebayes as sb
 from sidebayes.common.clocks import clocks
+from tests.support.draws import at_one
 from tests.support.effects import simulate_joint
 
 TABLE, PERSONS = simulate_joint(25)
@@ -14,15 +17,21 @@ SUBJECTS = np.repeat(np.arange(6), 3)
 TIME = np.full(6, 5.0)
 
 
-def fitted(formula):
+def fitted(formula, engine="map"):
     design = sb.design(formula, TABLE)
     data = design.survival("Surv(years, died) ~ 1", PERSONS, num_intervals=1)
-    return sb.fit("joint_survival", **data, progress=False), design, data
+    return sb.fit("joint_survival", **data, engine=engine, progress=False), design, data
 
 
 @pytest.fixture(scope="module")
 def found():
-    return fitted("y ~ year + (year | who)")
+    """Fit of known parameters."""
+    factor = np.array([[0.7, 0.0], [0.1, 0.3]])
+    deviation = np.linalg.norm(factor, axis=1)
+    at = {"coefficients": [1.0, 0.3], "deviation": deviation, "noise": 0.5}
+    at |= {"correlation_cholesky": factor / deviation[:, None], "covariance": factor @ factor.T}
+    at |= {"level": -2.0, "association": [0.5, 0.5], "log_hazards": [-2.0]}
+    return fitted("y ~ year + (year | who)", at_one(at))
 
 
 def visits(*years):
@@ -59,8 +68,11 @@ def test_fitted_subjects_are_counted(found):
 
 
 def test_pictures_from_the_origin_say_so(found):
-    figure = found[0].plot()
-    assert any("all measurements, later ones too" in axis.get_title() for axis in figure.axes)
+    fit, _, _ = found
+    axis = Figure().add_subplot()
+    _draw_survival(axis, fit, fit.event_times, np.arange(2))
+    assert "all measurements, later ones too" in axis.get_title()
+    assert len(axis.lines) == 2
 
 
 @pytest.mark.slow

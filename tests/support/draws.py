@@ -32,6 +32,39 @@ class Told(Engine):
         )
 
 
+@dataclass(frozen=True)
+class Pruned(Told):
+    """Knows parameters of a density without bound."""
+
+    prunes: ClassVar[bool] = True
+
+
+class AtStart(Engine):
+    """Returns the parameters that it is told to start at, at a single draw."""
+
+    name: ClassVar[str] = "told"
+
+    def run(self, problem, *, seed=0, init=None, progress=True):
+        return at_one(init).run(problem)
+
+
+class Asked(Exception):
+    """Carries what an engine was asked to fit."""
+
+    def __init__(self, problem):
+        super().__init__("asked")
+        self.problem = problem
+
+
+class Asking(Engine):
+    """Says what it is asked to fit, and fits nothing."""
+
+    name: ClassVar[str] = "asking"
+
+    def run(self, problem, *, seed=0, init=None, progress=True):
+        raise Asked(problem)
+
+
 def told(model, given, params, **options):
     """Fit that knows its parameters, the same at each of 4000 draws."""
     arrays = {name: np.asarray(value, float) for name, value in params.items()}

@@ -17,6 +17,7 @@ from sidebayes.guides.engines.problem.density import abstract_trace
 import sidebayes as sb
 from sidebayes.runs.arguments import read_run
 from tests.diagnostics.comparison.test_reference import sampled
+from tests.support.draws import at_one
 from tests.support.effects import simulate_joint
 
 RNG = np.random.default_rng(0)
@@ -149,17 +150,27 @@ def test_bic_is_compared_over_the_same_known_classes(some):
     assert not any("cannot be compared" in note for note in table.notes)
 
 
-def test_log_density_of_new_rows_is_of_the_rows_alone(some):
+@pytest.fixture(scope="module")
+def known():
+    """Fit that knows its parameters."""
+    at = {"weights": [0.5, 0.5], "mean": [[-4.0, -4.0], [4.0, 4.0]], "covariance": [np.eye(2)] * 2}
+    engine = at_one(at | {"class_table": [[0.9, 0.1], [0.1, 0.9]]})
+    sizes = {"num_clusters": 2, "num_classes": 2}
+    return sb.fit("moe", X, SOME, engine=engine, progress=False, **sizes)
+
+
+def test_log_density_of_new_rows_is_of_the_rows_alone(known):
     """As the note says."""
-    alone = some.log_prob(X)
-    joint = np.asarray(some.unit_terms)[0, 0]
+    alone = known.log_prob(X)
+    joint = np.asarray(known.unit_terms)[0, 0]
     np.testing.assert_allclose(alone[SOME < 0], joint[SOME < 0], rtol=1e-9)
     assert (alone[SOME >= 0] > joint[SOME >= 0]).all()
 
 
-def test_files_keep_what_is_scored(some, tmp_path):
-    some.save(tmp_path / "fit.nc")
-    assert Scored.of(sb.load(tmp_path / "fit.nc")) == Scored.of(some)
+def test_files_keep_what_is_scored(known, tmp_path):
+    known.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc", engine=known.run.engine)
+    assert Scored.of(again) == Scored.of(known)
 
 
 def stated(number, **kinds):
