@@ -90,7 +90,7 @@ def test_links_by_construction_pipeline_and_routing(model, iris):
             clone(model).fit(x, links=few)
     with pytest.raises(ValueError, match="rows has 3 entries"):
         clone(model).fit(x, links=links, rows=[0, 1, 2])
-    unsized = clone(model).set_params(links=sidebayes.Links.must_link([(0, 1)]))
+    unsized = clone(model).set_params(links=sidebayes.Links(links.pairs, links.weights))
     with pytest.warns(sidebayes.SideBayesWarning, match="applied to other rows; give num_points"):
         unsized.fit(x)
     unsized.fit(x, rows=np.arange(len(x)))

@@ -456,7 +456,7 @@ def test_a_part_of_the_parameters_of_effects_may_be_known():
     subjects, ones = np.repeat(np.arange(12), 3), np.ones((36, 1))
     y = 4.0 * (subjects % 2) + rng.normal(size=36)
     known = handlers.condition(mixed_effects_mixture, data={"noise": np.ones(2)})
-    engine = sb.EM(num_restarts=1)
+    engine = sb.EM(num_restarts=1, max_steps=50)
     fit = sb.fit(known, y, ones, ones, subjects, num_clusters=2, engine=engine, progress=False)
     assert adjusted_rand_score(fit.labels(), np.arange(12) % 2) == 1.0
 
