@@ -68,7 +68,7 @@ def test_methods_that_depend_on_units_say_so(method, options):
 def test_an_offset_is_in_the_verdict_and_in_files(tmp_path):
     """Of too few links to fit without them."""
     x, links = DATA.x + 50.0, sidebayes.simulate_links(DATA.labels, 4, seed=1)
-    engine = at_one({"coefficients": np.eye(3, 4)})
+    engine = at_one({"variance": 1.0, "coefficients": np.eye(3, 4)})
     with pytest.warns(sidebayes.SideBayesWarning, match="x lies far from zero"):
         fit = sidebayes.fit("pairwise_gp", x, links, num_clusters=3, engine=engine, progress=False)
     fit.save(tmp_path / "fit.nc")

@@ -14,6 +14,7 @@ from sidebayes.guides.engines.base import EngineResult, Evidence, Problem, Statu
 import sidebayes as sb
 from sidebayes.runs import execution
 from tests.reference.posteriors import EXACT
+from tests.support.draws import Told
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,8 @@ def line(x: Annotated[ArrayLike, "rows"], y: Annotated[ArrayLike, "rows"]):
         numpyro.sample("y", dist.Normal(intercept + slope * x, noise), obs=y)
 
 
-def test_an_estimate_of_evidence_becomes_a_lower_bound_where_a_mode_is_missed(monkeypatch):
+def missed(monkeypatch, evidence):
+    """What a search that finds a mode makes of a result."""
     monkeypatch.setattr(execution, "mass_elsewhere", lambda *given: "a search found a mode")
     problem = Problem(line, (jnp.arange(3.0), jnp.ones(3)))
     run = SimpleNamespace(problem=problem, engine=sb.Pathfinder(), stream=None, seed=0)
@@ -111,14 +113,27 @@ def test_an_estimate_of_evidence_becomes_a_lower_bound_where_a_mode_is_missed(mo
         objective=np.zeros((0, 0)),
         status=Status(True, "settled"),
         seconds={"compile": 0.0, "run": 0.0},
-        log_evidence=Evidence(-3.0, "estimate", 0.1),
+        log_evidence=evidence,
     )
-    found = execution._searched(run, result, SimpleNamespace(are_exchangeable=False))
+    return execution._searched(run, result, SimpleNamespace(are_exchangeable=False))
+
+
+def test_an_estimate_of_evidence_becomes_a_lower_bound_where_a_mode_is_missed(monkeypatch):
+    found = missed(monkeypatch, Evidence(-3.0, "estimate", 0.1))
     assert not found.status.converged
     assert found.log_evidence.kind == "bound"
     assert found.log_evidence.value < -3.0
     said = "settled; a search found a mode, whose estimate is no more than a lower bound, log"
     assert str(found.status).startswith(said)
+
+
+def test_a_bound_on_evidence_stays_as_it_is_where_a_mode_is_missed(monkeypatch):
+    bound = Evidence(-3.0, "bound", 0.1)
+    found = missed(monkeypatch, bound)
+    assert not found.status.converged
+    assert found.log_evidence == bound
+    assert "a search found a mode" in str(found.status)
+    assert "log evidence" not in str(found.status)
 
 
 def far_from_zero():
@@ -141,7 +156,11 @@ def test_given_draws_of_sites_that_depend_on_each_other_miss_no_mode():
     both = (mean + np.linalg.solve(across, rng.normal(size=(2, 500, 2, 1))))[..., 0]
     assert abs(np.corrcoef(both.reshape(-1, 2).T)[0, 1]) > 0.99
     draws = {"intercept": both[..., 0], "slope": both[..., 1], "noise": noise}
-    assert "a search" not in sb.Fit.from_draws(line, x, y, draws).verdict[1]
+    fit = sb.fit(line, x, y, engine=Told(draws), progress=False)
+    assert "found a mode that draws missed" not in fit.status.message
+    draws["slope"] = draws["slope"] + 1.0  # and where they do miss it, that is said
+    fit = sb.fit(line, x, y, engine=Told(draws), progress=False)
+    assert "found a mode that draws missed" in fit.status.message
 
 
 @pytest.mark.parametrize("seed", range(3))
