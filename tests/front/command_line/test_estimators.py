@@ -65,7 +65,7 @@ def test_estimator_with_mixture(estimator, check):
 def iris():
     data = sidebayes.load_dataset("iris")
     x, labels = data.x[::5], data.labels[::5]
-    return x, sidebayes.simulate_links(labels, 10, weight=3.0, seed=1)
+    return x, sidebayes.simulate_links(labels, 4, weight=3.0, seed=1)
 
 
 @pytest.fixture(scope="module")
