@@ -202,9 +202,9 @@ def test_antipodal_shapes():
 
 
 def test_reflected_individuals():
-    x = shapes(11)
-    x[[2, 5, 6, 9, 10]] *= [1, -1]  # 5 of 11
-    with pytest.warns(SideBayesWarning, match=r"look reflected: 2, 5, 6, 9, 10\."):
+    x = shapes()
+    x[[2, 5, 6, 9]] *= [1, -1]
+    with pytest.warns(SideBayesWarning, match=r"look reflected: 2, 5, 6, 9\."):
         Landmarks.from_array(x).aligned()
     planar = np.concatenate([shapes(), np.zeros((10, 8, 1))], axis=2)
     planar[3] *= [1, -1, 1]  # a rotation in space
@@ -220,7 +220,7 @@ def test_reflected_individuals():
     "order", [[1, 0, *range(2, 8)], np.roll(np.arange(8), 3), np.arange(8)[::-1]]
 )
 def test_landmarks_in_another_order(mean, order):
-    x = shapes(12, mean)
+    x = shapes(mean=mean)
     x[7] = x[7, order]
     with pytest.warns(SideBayesWarning, match=r"another order: 7\."):
         Landmarks.from_array(x).aligned()
@@ -238,7 +238,7 @@ def test_many_landmarks_in_no_order():
 
 def test_odd_shapes_are_not_accused():
     """An individual that is unlike the others is neither reflected nor out of order."""
-    x = shapes(12)
+    x = shapes()
     x[7] += 0.5 * np.random.default_rng(5).normal(size=MEAN.shape)
     found = Landmarks.from_array(x).aligned()
     assert found.distances[7] > 5 * np.median(found.distances)

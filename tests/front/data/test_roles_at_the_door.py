@@ -25,6 +25,7 @@ from sidebayes import (
     PartialLabels,
     fit,
 )
+from sidebayes.runs.arguments import read_run
 from tests.probes.models import counts, growth, joint_survival, labelled, lines, shifted
 from tests.support.draws import at_one, told
 
@@ -255,8 +256,8 @@ def test_tables_are_frames_series_and_whole_numbers():
     again = fit(counts, EVENTS.astype(float), design.to_numpy(float), engine=CLIMB)
     np.testing.assert_array_equal(found.params["beta"], again.params["beta"])
     assert found.tree["observed_data"]["design"].dtype == float
-    frame = told("gmm", (design,), GAUSSIANS, num_clusters=2)
-    assert frame.run.feature_names == ("a", "b")
+    run = read_run("gmm", (design,), {"num_clusters": 2}, None)
+    assert run.feature_names == ("a", "b")
 
 
 def test_groups_are_names_or_numbers_and_come_back_from_a_file(tmp_path):
@@ -299,7 +300,7 @@ def test_data_by_name_only_work_everywhere(tmp_path):
 
 def test_new_data_are_checked_by_role():
     params = {"weights": [0.5, 0.5], "intercept": [0, 1], "slope": [1, 0], "noise": [1, 1]}
-    found = told(lines, (Y, TIMES, SUBJECTS), params, num_clusters=2)
+    found = fit(lines, Y, TIMES, SUBJECTS, num_clusters=2, engine=at_one(params))
     with pytest.raises(ValueError, match="subjects has 7 rows and y has 8"):
         found.predict(Y[:8], TIMES[:8], SUBJECTS[:7])
     with pytest.raises(ValueError, match="no group for row 2"):

@@ -27,6 +27,7 @@ CENTRES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 5.0]])
 FEW = {"num_clusters": 3, "covariance": "diagonal", "progress": False}
 PRIOR = 0.1
 ENGINE = sidebayes.SVI(num_restarts=2, num_draws=400)
+QUICK = sidebayes.SVI(num_restarts=1)
 DEFAULTS = {name: getattr(streamed_svi, name) for name in ("_ROWS", "_STEP_ROWS")}
 SAMPLE = streams._SAMPLE
 
@@ -91,9 +92,8 @@ def table(rows, tmp_path_factory):
     return written(tmp_path_factory.mktemp("table"), rows[np.argsort(rows[:, 0])])
 
 
-@pytest.fixture(scope="module")
-def whole(table):
-    """The fit of all rows, and its number of passes."""
+def counted(model, table, engine, **given):
+    """A fit of all rows, and its number of passes."""
     passes, one_pass = [], streamed_svi.TableDensity.whole
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -101,7 +101,17 @@ def whole(table):
             "whole",
             lambda self, *given: passes.append(given) or one_pass(self, *given),
         )
-        return sidebayes.fit("gmm", table, engine=ENGINE, **FEW), len(passes)
+        return sidebayes.fit(model, table, engine=engine, **given), len(passes)
+
+
+@pytest.fixture(scope="module")
+def whole(table):
+    return counted("gmm", table, ENGINE, **FEW)
+
+
+@pytest.fixture(scope="module")
+def simple(table):
+    return counted(normal, table, QUICK, progress=False)
 
 
 def means_and_deviations(fit):
@@ -160,8 +170,19 @@ def test_a_normal_mean_is_exact(tmp_path, monkeypatch):
 def test_the_centre_need_not_be_the_mode(rows, table, monkeypatch):
     """Without Newton's steps it is the mode of the sample, some deviations away."""
     monkeypatch.setattr(streamed_svi, "_PASSES", 1)
-    engine = sidebayes.SVI(num_restarts=1)
-    check_normal(sidebayes.fit(normal, table, engine=engine, progress=False), rows)
+    check_normal(sidebayes.fit(normal, table, engine=QUICK, progress=False), rows)
+
+
+def test_that_some_of_the_rows_were_asked_is_said(table, monkeypatch):
+    monkeypatch.setattr(streamed_svi, "_LOOKED", 1)
+    monkeypatch.setattr(streamed_svi, "_LOOK_ROWS", 60)
+    part = sidebayes.fit(normal, table, engine=QUICK, progress=False)
+    assert "estimated from 960 of 2470 rows, each to within " in part.verdict[1]
+    assert part.verdict[0] == "good"
+    monkeypatch.setattr(streamed_svi, "_ROUGH", -1.0)
+    rough = sidebayes.fit(normal, table, engine=QUICK, progress=False)
+    assert rough.verdict[0] == "bad"
+    assert "too rough to judge them: fewer num_draws" in rough.verdict[1]
 
 
 def test_some_of_the_rows_tell_nearly_as_much(table, whole, monkeypatch):
@@ -196,10 +217,13 @@ def test_a_seed_decides_the_run(table):
 
 
 @pytest.mark.parametrize("part", ["passes", "steps"])
-def test_a_run_goes_on_where_it_was_interrupted(table, whole, tmp_path, monkeypatch, part):
+def test_a_run_goes_on_where_it_was_interrupted(table, request, tmp_path, monkeypatch, part):
     one_pass, draw, passes = streamed_svi.TableDensity.whole, guide_search.GuideSearch.draw, []
-    expected, number = whole
-    assert number > 3
+    # three passes and more need a density that is less simple
+    model, engine = ("gmm", ENGINE) if part == "passes" else (normal, QUICK)
+    given = FEW if part == "passes" else {"progress": False}
+    expected, number = request.getfixturevalue("whole" if part == "passes" else "simple")
+    assert number > (3 if part == "passes" else 0)
 
     def counted(self, *given):
         passes.append(given)
@@ -215,14 +239,14 @@ def test_a_run_goes_on_where_it_was_interrupted(table, whole, tmp_path, monkeypa
     monkeypatch.setattr(streamed_svi.TableDensity, "whole", counted)
     monkeypatch.setattr(guide_search.GuideSearch, "draw", drawn)
     breaks = part
-    kept = FEW | {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
+    kept = given | {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
     with pytest.raises(KeyboardInterrupt):
-        sidebayes.fit("gmm", table, engine=ENGINE, **kept)
+        sidebayes.fit(model, table, engine=engine, **kept)
     breaks = None
-    found = sidebayes.fit("gmm", table, engine=ENGINE, **kept)
+    found = sidebayes.fit(model, table, engine=engine, **kept)
     # none is done again but the one that was interrupted
     assert len(passes) == number + (part == "passes")
-    for site in ("mean", "variance", "weights"):
+    for site in expected.params:
         np.testing.assert_array_equal(
             found.tree["posterior"][site], expected.tree["posterior"][site]
         )
@@ -240,18 +264,19 @@ def test_a_table_that_is_kept_whole_is_like_an_array(rows, table, monkeypatch):
 
 
 @pytest.mark.parametrize("given", ["far off", "another fit"])
-def test_values_given_replace_the_search_for_a_mode(table, whole, monkeypatch, given):
-    start = expected = whole[0]
+def test_values_given_replace_the_search_for_a_mode(table, request, monkeypatch, given):
+    model, engine, options = "gmm", ENGINE, FEW
     if given == "far off":
-        start = dict(expected.params)
-        start["mean"] = start["mean"] + 0.3
-        start["variance"] = 1.5 * start["variance"]
+        model, engine, options = normal, QUICK, {"progress": False}
+    start = expected = request.getfixturevalue("simple" if given == "far off" else "whole")[0]
+    if given == "far off":
+        start = {"mean": expected.params["mean"] + 0.3}
     monkeypatch.setattr(streamed_svi, "ascend", None)
-    fit = sidebayes.fit("gmm", table, engine=ENGINE, init=start, **FEW)
+    fit = sidebayes.fit(model, table, engine=engine, init=start, **options)
     errors = [one.log_evidence.standard_error for one in (fit, expected)]
     gap = fit.log_evidence.value - expected.log_evidence.value
-    assert abs(gap) < 4 * np.hypot(*errors)
-    np.testing.assert_array_equal(fit.params["mean"].round(0), expected.params["mean"].round(0))
+    assert abs(gap) < 4 * np.hypot(*errors) + 1e-4
+    np.testing.assert_allclose(fit.params["mean"], expected.params["mean"], atol=0.01)
 
 
 @pytest.mark.parametrize(

@@ -98,17 +98,19 @@ LABEL_SITES = {
 """Sites that permute with the labels; those of a mixture are its weights, means and covariances."""
 
 
+ONE_START = EM(num_restarts=1, max_steps=30)
+LEARNED = {"num_clusters": 3, "reading": "relation", "flip_rate": "learned"}
+
+
 @pytest.fixture(scope="module")
 def learned():
     return sidebayes.fit(
         "ppc",
         X,
         SOFT,
-        num_clusters=3,
-        engine=TINY["em"],
+        engine=ONE_START,
         truth=LABELS,
-        reading="relation",
-        flip_rate="learned",
+        **LEARNED,
         feature_names=DATA.feature_names,
     )
 
@@ -183,7 +185,7 @@ def test_round_trip(learned, tmp_path):
     learned.save(tmp_path / "fit.nc")
     again = sidebayes.load(tmp_path / "fit.nc")
     assert again.method == "ppc"
-    assert again.config == TINY["em"]
+    assert again.config == ONE_START
     assert again.status == learned.status
     assert again.seconds == learned.seconds
     np.testing.assert_array_equal(again.labels(), learned.labels())
@@ -326,7 +328,7 @@ def test_evidence_reaches_fit_and_table(tmp_path):
 
 
 def test_resume_climbs_on():
-    short = sidebayes.fit("gmm", X, num_clusters=3, engine=EM(num_restarts=1, max_steps=1))
+    short = sidebayes.fit("ppc", X, SOFT, engine=replace(ONE_START, max_steps=1), **LEARNED)
     assert not short.status.converged
     longer = short.resume(1)  # by the same program
     assert longer.tree["sample_stats"]["lp"].item() > short.tree["sample_stats"]["lp"].item()

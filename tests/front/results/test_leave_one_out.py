@@ -18,6 +18,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_l
 
 import sidebayes
 from sidebayes import LinkedCategorical, LinkedMixture, Links, SideBayesWarning
+from tests.support.draws import told
 
 X = np.random.default_rng(3).normal([[0.0]] * 4 + [[2.5]] * 4, 1.0)
 LINKS = Links.must_link([(0, 1), (1, 2), (4, 5)], 2.0) + Links.cannot_link([(2, 6)], 1.5)
@@ -137,7 +138,7 @@ def test_rows_of_groups_that_share_a_label_are_no_units():
 
     who = ["d", "a", "c", "a", "d", "c"]
     y = X[:6, 0]
-    fit = sidebayes.fit(grouped, y, who, engine=sidebayes.Laplace(), progress=False)
+    fit = told(grouped, (y, who), {"loc": 0.5})
     assert fit.loo().n_data_points == 3
     with pytest.raises(ValueError, match=r"has units of \['subjects'\].*use unit='set'"):
         fit.loo(unit="row")

@@ -15,7 +15,7 @@ from sidebayes.diagnostics.symmetry.distance import farthest
 from sidebayes.diagnostics.symmetry.invariants import invariants
 
 import sidebayes as sb
-from tests.support.draws import Told
+from tests.support.draws import Told, told
 
 QUICK = {"engine": sb.Laplace(num_restarts=1), "progress": False}
 
@@ -26,7 +26,7 @@ def test_data_that_the_model_transforms_lie_along_the_plate():
         with numpyro.plate("rows", len(y)):
             numpyro.sample("log_y", dist.Normal(loc, 1.0), obs=jnp.log(y))
 
-    fit = sb.fit(logarithms, np.exp(np.arange(5) / 5), **QUICK)
+    fit = told(logarithms, (np.exp(np.arange(5) / 5),), {"loc": 0.4})
     found = fit.predictive()
     assert found["posterior_predictive"]["log_y"].dims == ("chain", "draw", "rows")
     assert found["observed_data"]["log_y"].dims == ("rows",)
@@ -38,7 +38,7 @@ def test_categories_of_new_rows_are_integers():
         with numpyro.plate("rows", len(c)):
             numpyro.sample("c", dist.Categorical(probs), obs=c)
 
-    fit = sb.fit(categories, np.array([0, 1, 2, 1, 0]), **QUICK)
+    fit = told(categories, (np.array([0, 1, 2, 1, 0]),), {"probs": [0.4, 0.4, 0.2]})
     with pytest.raises(TypeError, match=r"needs integers where it is given floats"):
         fit.log_prob(np.array([0.5, 0.0]))
 

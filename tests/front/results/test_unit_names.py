@@ -9,16 +9,24 @@ from arviz_stats import compare
 
 import sidebayes as sb
 from sidebayes.results.scores import unit_names as naming
+from tests.support.draws import Told
 
 RNG = np.random.default_rng(0)
 X = np.concatenate([RNG.normal(-3, 1, (8, 1)), RNG.normal(3, 1, (8, 1))])
 PRIOR = sb.GaussianPrior(np.zeros(1), 0.05, 4.0, np.eye(1))
 
 
-def linked(pair):
-    links = sb.Links.must_link([pair], weight=2.0)
-    engine = sb.BlockedGibbs(num_warmup=50, num_samples=100, num_chains=1)
-    return sb.fit("ppc", X, links, num_clusters=2, prior=PRIOR, engine=engine, progress=False)
+def linked(pair, seed=0):
+    """A fit whose draws are given."""
+    links, shape = sb.Links.must_link([pair], weight=2.0), (1, 100)
+    mean = np.random.default_rng(seed).normal([[-3.0], [3.0]], 0.2, (*shape, 2, 1))
+    draws = {
+        "weights": np.full((*shape, 2), 0.5),
+        "mean": mean,
+        "covariance": np.ones((*shape, 2, 1, 1)),
+    }
+    given = {"prior": PRIOR, "engine": Told(draws), "progress": False}
+    return sb.fit("ppc", X, links, num_clusters=2, **given)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +55,7 @@ def test_other_units_are_refused_by_an_exact_alignment(fits):
     with pytest.raises(ValueError, match="exact"):
         xr.align(first.elpd_i, second.elpd_i, join="exact")
     assert (first.elpd_i - second.elpd_i).sizes == {"unit": 12}
-    again = fits[0].kfold(2, seed=1, progress=False)
+    again = linked([0, 1], seed=1).kfold(2, progress=False)
     table = compare({"a": first, "b": again}, round_to="none")
     gap = float(np.abs((first.elpd_i - again.elpd_i).sum()))
     assert table["elpd_diff"].abs().max() == pytest.approx(gap)

@@ -10,6 +10,7 @@ from sidebayes.models.blocks.kernels.latent_classifier import LatentClassifier
 from sidebayes.models.blocks.mixtures import data_units
 
 import sidebayes
+from tests.support.draws import at_one
 
 DATA = sidebayes.load_dataset("iris")
 LINKS = sidebayes.simulate_links(DATA.labels, 20, seed=1)
@@ -65,10 +66,12 @@ def test_methods_that_depend_on_units_say_so(method, options):
 
 
 def test_an_offset_is_in_the_verdict_and_in_files(tmp_path):
-    x = DATA.x + 50.0
+    """Of too few links to fit without them."""
+    x, links = DATA.x + 50.0, sidebayes.simulate_links(DATA.labels, 4, seed=1)
+    engine = at_one({"variance": 1.0, "coefficients": np.eye(3, 4)})
     with pytest.warns(sidebayes.SideBayesWarning, match="x lies far from zero"):
-        fit = sidebayes.fit("pairwise_gp", x, LINKS, num_clusters=3, progress=False)
+        fit = sidebayes.fit("pairwise_gp", x, links, num_clusters=3, engine=engine, progress=False)
     fit.save(tmp_path / "fit.nc")
-    for one in (fit, sidebayes.load(tmp_path / "fit.nc")):
+    for one in (fit, sidebayes.load(tmp_path / "fit.nc", engine=engine)):
         assert one.verdict[0] == "caution"
         assert "x lies far from zero" in str(one)

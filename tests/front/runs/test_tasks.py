@@ -109,23 +109,24 @@ EACH = {f"{k} clusters": {"num_clusters": k} for k in (2, 3)}
 def test_fits_do_not_depend_on_who_makes_them(tmp_path):
     """Fits and folds, in one process and in two."""
     common = {"method": "gmm", "engine": sidebayes.EM(num_restarts=2), "n_jobs": None}
-    common["covariance"] = "diagonal"
-    fits = sidebayes.fit_each(EACH, IRIS.x, **common)
+    common |= {"covariance": "diagonal", "num_clusters": 2}
+    each = {"first": {}, "second": {"seed": 1}}
+    fits = sidebayes.fit_each(each, IRIS.x, **common)
     with joblib.parallel_config("loky", n_jobs=2):
-        others = sidebayes.fit_each(EACH, IRIS.x, folder=tmp_path, **common)
-        folds = others["3 clusters"].kfold(2)
+        others = sidebayes.fit_each(each, IRIS.x, folder=tmp_path, **common)
+        folds = others["second"].kfold(2)
     for name, one in fits.items():
         assert one.tree["posterior"].equals(others[name].tree["posterior"])
-    expected = fits["3 clusters"].kfold(2)
+    expected = fits["second"].kfold(2)
     np.testing.assert_array_equal(folds.elpd_i, expected.elpd_i)
 
     stored = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    again = sidebayes.fit_each(EACH, IRIS.x, folder=tmp_path, **common)
+    again = sidebayes.fit_each(each, IRIS.x, folder=tmp_path, **common)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == stored
-    assert again["2 clusters"].tree["posterior"].equals(fits["2 clusters"].tree["posterior"])
+    assert again["first"].tree["posterior"].equals(fits["first"].tree["posterior"])
     with pytest.raises(ValueError, match="holds a fit of other data") as caught:
-        sidebayes.fit_each(EACH, IRIS.x, folder=tmp_path, seed=1, **common)
-    assert caught.value.__notes__ == ["fits: 2 clusters"]
+        sidebayes.fit_each(each, IRIS.x, folder=tmp_path, seed=1, **common)
+    assert caught.value.__notes__ == ["fits: first"]
 
 
 def test_ranks_do_not_depend_on_who_ranks():

@@ -14,6 +14,7 @@ import pytest
 from numpyro.primitives import _PYRO_STACK
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 IRIS = sb.load_dataset("iris")
 
@@ -70,8 +71,8 @@ FORKED = {
 def test_a_forked_process_is_refused_in_place_of_waiting_for_ever(what):
     if "fork" not in multiprocessing.get_all_start_methods():
         pytest.skip("this system does not fork")
-    engine = sb.EM(num_restarts=2, max_steps=10)
-    fit = sb.fit("gmm", IRIS.x, num_clusters=2, engine=engine, progress=False)
+    known = {"weights": [0.5, 0.5], "mean": IRIS.x[[0, 99]], "covariance": [np.eye(4)] * 2}
+    fit = sb.fit("gmm", IRIS.x, num_clusters=2, engine=at_one(known), progress=False)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=ask, args=(queue, FORKED[what], fit))

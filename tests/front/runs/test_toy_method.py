@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import sidebayes as sb
 from sidebayes.cli import app
 from sidebayes.commands.complete import engines, methods
+from sidebayes.runs.arguments import read_run
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat([0, 1], 12)
@@ -61,7 +62,7 @@ def fit(card):
 
 def test_a_fit_answers(card, fit, tmp_path):
     assert (fit.method, fit.run.card) == ("toy", card)
-    assert sb.fit(toy, X, LINKS, num_clusters=2, engine=QUICK).run.card is card
+    assert read_run(toy, (X, LINKS), {"num_clusters": 2}, QUICK).card is card
     np.testing.assert_array_equal(fit.labels() == fit.labels()[0], LABELS == 0)
     assert fit.predict(X[:3]).shape == (3,)
     fit.save(tmp_path / "toy.nc")

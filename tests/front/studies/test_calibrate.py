@@ -279,7 +279,11 @@ def test_a_branch_for_missing_data_is_run_with_num_points_alone():
         sloped(y, doses)
 
     given = {"num_simulations": 10, "progress": False}
-    calibrate(rows, Conjugate(), doses=np.ones(5), **given)
+    simulated = pytest.raises(FitError, match="all 10 fits failed")  # and none is asked for
+    with simulated:
+        calibrate(rows, Conjugate(num_draws=0), doses=np.ones(5), **given)
+    assert seen
     assert not any(seen)
-    calibrate(points, Conjugate(), num_points=5, **given)
+    with simulated:
+        calibrate(points, Conjugate(num_draws=0), num_points=5, **given)
     assert any(seen)
