@@ -100,6 +100,13 @@ def test_links_by_construction_pipeline_and_routing(model, iris):
     with sklearn.config_context(enable_metadata_routing=True):
         pipe = make_pipeline(StandardScaler(), clone(model).set_fit_request(links=True))
         assert pipe.fit(x, links=links)[-1].result_.links.num_links == links.num_links
+        of_rows = pipe.score_samples(x)
+        assert pipe.score(x) == pytest.approx(of_rows.mean())
+    weight = np.arange(1.0, len(x) + 1)
+    score = pipe.score(x, sample_weight=weight)
+    assert score == pytest.approx(weight @ of_rows / weight.sum())
+    with pytest.raises(ValueError, match="sample_weight: expected finite numbers of at least zero"):
+        pipe.score(x, sample_weight=-weight)
 
 
 def test_links_find_their_place_in_every_model():

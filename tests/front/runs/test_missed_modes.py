@@ -10,6 +10,8 @@ import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
 from sidebayes.guides.engines.base import EngineResult, Evidence, Problem, Status
+from sidebayes.guides.engines.modes import Modes
+from sidebayes.guides.engines.optimisers.elsewhere import mass_elsewhere
 
 import sidebayes as sb
 from sidebayes.runs import execution
@@ -134,6 +136,23 @@ def test_a_bound_on_evidence_stays_as_it_is_where_a_mode_is_missed(monkeypatch):
     assert found.log_evidence == bound
     assert "a search found a mode" in str(found.status)
     assert "log evidence" not in str(found.status)
+
+
+def somewhere(y):
+    place = numpyro.sample("place", dist.Normal(0.0, 1000.0))
+    numpyro.sample("y", dist.Cauchy(place, 1.0).expand(y.shape).to_event(1), obs=y)
+
+
+def test_a_search_begins_at_modes_that_were_found_before():
+    """Points from a vague prior do not come near the other half of the posterior."""
+    near, far = np.array([0.0, 0.6, 0.2, -0.3, 0.1]), np.array([25.0, 24.6, 24.9, 25.2, 25.4])
+    problem = Problem(somewhere, (jnp.concatenate([near, far]),))
+    draws = {"place": np.random.default_rng(0).normal(24.9, 0.4, (2, 500))}
+    assert mass_elsewhere(problem, draws, 0) is None
+    modes = Modes(np.zeros(2), {"place": np.array([24.9, 0.2])}, 10)
+    found = mass_elsewhere(problem, draws, 0, modes)
+    assert found.share == pytest.approx(0.49, abs=0.03)
+    assert found.sites["place"] == pytest.approx(0.16, abs=0.05)
 
 
 def far_from_zero():

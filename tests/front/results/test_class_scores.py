@@ -1,0 +1,56 @@
+"""Methods that learn classes are scored by their classes, in rows whose class they were not given."""
+
+import numpy as np
+import pytest
+
+import sidebayes as sb
+from sidebayes.data.tables import check_truth
+from tests.support.draws import at_one
+
+X = np.array([[0.0], [0.2], [5.0], [5.2], [10.0], [10.2], [15.0], [15.2]])
+TRUTH = ["b", "b", "c", "c", "b", "b", "a", "c"]
+KNOWN = ["b", None, "c", None, None, None, None, None]
+FOUR = {
+    "weights": np.full(4, 0.25),
+    "mean": np.arange(4.0)[:, None] * 5,
+    "covariance": np.full((4, 1, 1), 0.1),
+    "class_table": np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]),
+}
+
+
+@pytest.fixture(scope="module")
+def fit():
+    given = {"num_clusters": 4, "num_classes": 2, "engine": at_one(FOUR)}
+    return sb.fit("moe", X, KNOWN, truth=TRUTH, progress=False, **given)
+
+
+def test_more_components_than_classes_are_no_errors(fit):
+    assert fit.class_names == ("b", "c")
+    assert fit.tree["observed_data"]["truth"].to_numpy().tolist() == [0, 0, 1, 1, 0, 0, 2, 1]
+    row = sb.compare({"moe": fit}).frame.iloc[0]
+    assert row["accuracy"] == pytest.approx(5 / 6)  # of six rows one has a class that nobody named
+    assert row["ari"] > 0.4
+
+
+def test_a_file_scores_alike(fit, tmp_path):
+    fit.save(tmp_path / "moe.nc")
+    loaded = sb.load(tmp_path / "moe.nc")
+    again, first = (sb.compare({"moe": one}).frame.iloc[0] for one in (loaded, fit))
+    assert again["accuracy"] == first["accuracy"]
+    assert again["ari"] == first["ari"]
+
+
+@pytest.mark.parametrize(
+    ("truth", "names", "codes"),
+    [
+        (["b", "a", None], (), [1, 0, -1]),
+        (["b", "a", None], ("b", "a"), [0, 1, -1]),
+        (["b", "a", "z"], ("c", "b"), [1, 2, 3]),
+        (["b", "a", "z"], ("0", "1", "2"), [1, 0, 2]),  # numbers name none of these
+        ([2, 1, -1], ("0", "1", "2"), [2, 1, -1]),
+        ([2.0, 5.0, np.nan], ("0", "1", "2"), [2, 3, -1]),
+        (["007", "1", ""], ("1", "007"), [1, 0, -1]),
+    ],
+)
+def test_known_classes_are_numbered_as_those_that_are_learned(truth, names, codes):
+    assert check_truth(truth, 3, names).tolist() == codes
