@@ -32,14 +32,6 @@ def test_more_components_than_classes_are_no_errors(fit):
     assert row["ari"] > 0.4
 
 
-def test_a_file_scores_alike(fit, tmp_path):
-    fit.save(tmp_path / "moe.nc")
-    loaded = sb.load(tmp_path / "moe.nc")
-    again, first = (sb.compare({"moe": one}).frame.iloc[0] for one in (loaded, fit))
-    assert again["accuracy"] == first["accuracy"]
-    assert again["ari"] == first["ari"]
-
-
 @pytest.mark.parametrize(
     ("truth", "names", "codes"),
     [
