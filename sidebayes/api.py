@@ -83,7 +83,8 @@ def fit(
     dtype : {"float64", "float32"}
     truth : array_like, shape (num_points,), optional
         Known classes, which are kept beside the fit for scoring and never used in it: names or whole
-        numbers, with -1, NaN, None or blank text where the class is not known.
+        numbers, with -1, NaN, None or blank text where the class is not known. Rows whose class the model
+        is given do not count in scores.
     feature_names : sequence of str, optional
         Names of the columns of the first table that has columns; by default those of the data frame.
         Columns of new data are matched by name where they have names.

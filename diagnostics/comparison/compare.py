@@ -70,7 +70,8 @@ class Comparison:
     Attributes
     ----------
     frame : pandas.DataFrame
-        ``method``, ``engine``; ``ari``, ``nmi``, ``accuracy`` where the truth is known;
+        ``method``, ``engine``; ``ari``, ``nmi``, ``accuracy`` where the truth is known, of the classes of
+        methods that learn some, else of the clusters, over rows whose class the fit was not given;
         ``log_joint`` of the best point found, with the change-of-variables term for engines that
         work in unconstrained space, so compare it within an engine only; ``log_evidence``
         and whether ``evidence`` is an estimate or a lower bound; ``bic`` of modes, see `Fit.bic`;
