@@ -26,6 +26,10 @@ class FittedRun(Protocol):
         """Data by name of the argument."""
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """Options of the model."""
+
+    @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the columns of tables that were given with names."""
 

@@ -105,8 +105,8 @@ class Comparison:
     that the run says itself that it failed (`Fit.verdict`), "no reference" that no fit deserves to be
     one. Where the reference started at a mode, and a sampler that started at the prior differs from it,
     both differ, since one of them may have missed a mode. A mode below that of another engine on the
-    same posterior is a "lower mode", unless it has the higher likelihood and a prior that was read off
-    the data prefers the other. The reference is only the best available fit: where two samplers
+    same posterior is a "lower mode", unless only a prior that was read off the data prefers the
+    other. The reference is only the best available fit: where two samplers
     that start at the prior differ, give them more particles or live points.
     """
 

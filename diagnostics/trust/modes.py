@@ -71,8 +71,8 @@ def lower_modes(fits: Mapping[str, Fitted]) -> tuple[dict[str, str], list[str]]:
     Log joint densities are compared between fits whose answer is the point where the log joint
     density itself, of the constrained parameters, was highest: those of EM, MAP and their like to
     the same data, under the same model, options, prior and approximation. Densities in unconstrained
-    space differ from these by a Jacobian, bounds and costs are other quantities. A mode of higher
-    likelihood is not lower where only a prior that was read off the data prefers the other.
+    space differ from these by a Jacobian, bounds and costs are other quantities. A mode is
+    not lower where only a prior that was read off the data prefers the other.
 
     Parameters
     ----------
@@ -97,9 +97,9 @@ def lower_modes(fits: Mapping[str, Fitted]) -> tuple[dict[str, str], list[str]]:
         likelier = _without_prior(fits[name]) - _without_prior(fits[best])
         if likelier > 0:
             preferred.append(
-                f"{quoted(name)} and {quoted(best)} hold different modes: the log likelihood of "
-                f"{quoted(name)} is higher by {likelier:.3g}, the log joint of {quoted(best)} by "
-                f"{top - own:.3g}, since the prior, which was read off the data, prefers its mode."
+                f"{quoted(name)} and {quoted(best)} hold different modes: the log joint of {quoted(best)} is "
+                f"higher by {top - own:.3g}, and without the prior, which was read off the data, that of "
+                f"{quoted(name)} by {likelier:.3g}."
             )
         else:
             number, starts = num_starts_at_best(fits[best]), len(fits[best].objective)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sidebayes.models.blocks.classes.anchors import Anchors
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from sidebayes.common.class_names import class_codes
@@ -177,8 +178,8 @@ def scores_of(fit: AskedFit) -> dict[str, float]:
     """Scores of a fit against the known classes; empty where it has no labels, or none are left to score.
 
     A method that learns classes is scored by its classes, and its accuracy is the share of rows whose
-    class is right; others by their clusters, see `score_labels`. Rows whose class the fit was given do
-    not count.
+    class is right; others by their clusters, see `score_labels`. So are classes that the truth names
+    otherwise, as rows whose class was given show. These rows do not count.
 
     Parameters
     ----------
@@ -187,19 +188,35 @@ def scores_of(fit: AskedFit) -> dict[str, float]:
     if not fit.has_labels or "truth" not in fit.tree["observed_data"]:
         return {}
     truth = fit.tree["observed_data"]["truth"].to_numpy()
-    for value in fit.run.data.values():
-        if isinstance(value, PartialLabels) and len(value.classes) == len(truth):
-            truth = np.where(value.classes < 0, truth, -1)
+    given = _given(fit, len(truth))
+    told = (truth >= 0) & (given >= 0)
+    otherwise = told.any() and (truth == given)[told].mean() < 0.5
+    truth = np.where(given < 0, truth, -1)
     if (truth < 0).all():
         return {}
     try:
-        classes = fit.class_probabilities().argmax(axis=1) if fit.has_classes else None
+        prob = fit.class_probabilities() if fit.has_classes else None
     except ValueError:  # a model that was not saved, or a row that no class explains
-        classes = None
-    if classes is None:
+        prob = None
+    if prob is None:
         return score_labels(truth, fit.tree["responsibilities"]["labels"].to_numpy())
-    right = classes[truth >= 0] == truth[truth >= 0]
-    return score_labels(truth, classes) | {"accuracy": float(right.mean())}
+    found = score_labels(truth, prob.argmax(axis=1))
+    of_learned = (truth >= 0) & (truth < prob.shape[1])
+    if of_learned.any() and not otherwise:
+        found["accuracy"] = float((prob.argmax(axis=1) == truth)[truth >= 0].mean())
+    return found
+
+
+def _given(fit: AskedFit, number: int) -> NDArray[np.int64]:
+    """Class that a fit was given of each row, -1 where it was given none."""
+    found = np.full(number, -1)
+    for value in fit.run.data.values():
+        if isinstance(value, PartialLabels) and len(value.classes) == number:
+            found = np.where(value.classes < 0, found, value.classes)
+    for value in fit.run.options.values():
+        if isinstance(value, Anchors):  # of the rows that have a component
+            found[np.asarray(fit.run.data["assigned"]) >= 0] = value.classes
+    return found
 
 
 def calibration_error(prob: ArrayLike, outcome: ArrayLike, num_bins: int = 10) -> float:

@@ -166,25 +166,26 @@ def preferred_by_prior(value: NDArray, prior: NDArray, best: int, rivals: Collec
     best : int
         The end that is kept.
     rivals : collection of int
-        Ends of highest joint density and of highest likelihood.
+        Ends of highest density with such priors and without.
 
     Returns
     -------
     str
         Continues a sentence; empty where one mode has both.
     """
+    said = "; without the prior, which was read off the data, a mode of log joint"
     for rival in rivals:
         higher = value[rival] - value[best]
         likelier = higher - (prior[rival] - prior[best])
         if higher > _NEAR:
             return (
-                f"; a mode of log joint {value[rival]:.6g} has a log likelihood lower by {-likelier:.3g}: "
-                "the prior prefers it, and engines that draw may follow"
+                f"{said} {value[rival]:.6g} is lower by {-likelier:.3g}: only that prior prefers it, and "
+                "engines that draw may follow"
             )
         if likelier > _NEAR:
             return (
-                f"; a mode of log joint {value[rival]:.6g} has a log likelihood higher by {likelier:.3g}: "
-                "the prior, which was read off the data, prefers the one kept; EM keeps the other"
+                f"{said} {value[rival]:.6g} is higher by {likelier:.3g}: only that prior prefers the one "
+                "kept"
             )
     return ""
 

@@ -114,7 +114,8 @@ def fit_asked(asked: Asked) -> Outcome:
         elif asked.standardize:
             given.data[given.rest] = _standardized(given.data[given.rest])
         given.data.update(side)
-        run: dict[str, Any] = {"engine": runner, "seed": asked.seed, "truth": truth}
+        by_name = truth if truth is None else [names[c] if c >= 0 else None for c in truth]
+        run: dict[str, Any] = {"engine": runner, "seed": asked.seed, "truth": by_name}
         if asked.checkpoint is not None:
             run["checkpoint"] = asked.checkpoint
         found = card.routine(**given.data, **options, **run)

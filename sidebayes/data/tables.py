@@ -225,8 +225,8 @@ def check_truth(
 ) -> NDArray[np.int64] | None:
     """Check known classes, used only to score a fit; returns them numbered from 0, -1 if unknown.
 
-    They are numbered as the classes that the model learns, `class_names`, and others after these; in sorted
-    order where none is among these.
+    They are numbered as the classes that the model learns, `class_names`, and others after these, in sorted
+    order.
     """
     if truth is None:
         return None
@@ -239,7 +239,5 @@ def check_truth(
         found = found.astype(np.int64)
     own = list(class_names)
     strange = [name for name in map(str, found) if name not in own]
-    if len(strange) == len(found):
-        return codes
     place = np.array([(own + strange).index(name) for name in map(str, found)])
     return np.where(codes < 0, -1, place[codes])

@@ -373,13 +373,15 @@ def read_run(
 
 
 def _names_of_classes(read: Arguments) -> tuple[str, ...]:
-    """Names of the classes that a model learns or has learned, numbers where they have none."""
-    for value in (*read.data.values(), *read.options.values()):
-        names = getattr(value, "names" if isinstance(value, PartialLabels) else "class_names", None)
-        if names:
-            return tuple(names)
+    """Names of the classes that a model has learned or learns, numbers where they have none."""
+    number = int(read.options.get("num_classes") or 0)
+    for value in read.options.values():  # a source, or labelled rows
+        if hasattr(value, "class_names"):
+            return value.class_names or tuple(map(str, range(value.num_classes)))
+    for value in read.data.values():
         if isinstance(value, PartialLabels):
-            return tuple(map(str, range(value.classes.max(initial=-1) + 1)))
+            number = max(number, int(value.classes.max(initial=-1)) + 1)
+            return value.names or tuple(map(str, range(number)))
     return ()
 
 

@@ -39,7 +39,7 @@ class FakeFit:
     config: Engine = field(default_factory=Engine)
     run: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(  # as of a file without its model
-            sample_of=0, model=None, data={}, precision=nullcontext(), sized_by_units=[]
+            sample_of=0, model=None, data={}, options={}, precision=nullcontext(), sized_by_units=[]
         )
     )
     has_labels = True

@@ -316,7 +316,9 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
         free = unravel(state.search.point)
         sites, _ = place(problem, free, args)
         params = {name: sites[name]["value"] for name in free}
-        return state, (free, params | deterministics(sites), prior_off_data(sites))
+        # with the change of variables, ends are no modes of what such priors leave
+        prior = jnp.zeros(()) if jacobian else prior_off_data(sites)
+        return state, (free, params | deterministics(sites), prior)
 
     return one
 

@@ -78,6 +78,11 @@ class Anchors:
         """Rebuild without names and without any check."""
         return rebuilt(cls, (*children, None))
 
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return int(np.shape(self.table)[1])
+
     def prototypes(self, scale: Array, smoothing: float) -> Prototypes:
         """Prototypes at these rows (Raghuram 2014, eq. 2.16)."""
         classes, clusters = jnp.asarray(self.classes), jnp.asarray(self.clusters)

@@ -63,15 +63,15 @@ def test_the_mode_of_highest_density_of_twenty_links_is_found(engine):
     fit = sidebayes.fit("ppc", X, links, num_clusters=3, engine=engine, progress=False)
     assert fit.tree["sample_stats"]["lp"].item() > -170.9
     assert "distinct modes from 10 starts" in str(fit.status)
-    assert "a mode of log joint -172.653 has a log likelihood higher by 13.7" in str(fit.status)
+    assert "a mode of log joint -172.653 is higher by 13.7" in str(fit.status)
 
 
 def test_a_prior_read_off_the_data_and_the_data_may_prefer_different_modes():
     value, prior = np.array([-172.65, -170.88, -180.0]), np.array([10.0, 25.0, -5.0])
     likely = preferred_by_prior(value, prior, 0, [1, 0])
-    assert "log joint -170.88 has a log likelihood lower by 13.2" in likely
+    assert "log joint -170.88 is lower by 13.2: only that prior prefers it" in likely
     high = preferred_by_prior(value, prior, 1, [1, 0])
-    assert "log joint -172.65 has a log likelihood higher by 13.2" in high
+    assert "log joint -172.65 is higher by 13.2: only that prior prefers the one kept" in high
     assert not preferred_by_prior(value, prior, 0, [0, 0])
     assert mode_stats(value[0], prior[0])["lp_without_prior"].item() == -182.65
     assert list(mode_stats(value[0], np.zeros(()))) == ["lp"]

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import xarray as xr
 from sidebayes.diagnostics.trust.scores import (
     accuracy,
     calibration_error,
@@ -10,6 +11,7 @@ from sidebayes.diagnostics.trust.scores import (
     scores_of,
     violated_links,
 )
+from sidebayes.models.blocks.classes.anchors import Anchors
 from sklearn.metrics import normalized_mutual_info_score
 
 from sidebayes import PartialLabels
@@ -123,3 +125,22 @@ def test_rows_whose_class_was_given_do_not_count():
     assert scores_of(fit) == {}
     fit.run.data["known"] = PartialLabels(TRUTH[:5])  # of something else
     assert scores_of(fit) == score_labels(TRUTH, labels)
+    anchors = Anchors(np.zeros((4, 1)), TRUTH[[0, 1, 2, 25]], np.zeros(4, int), np.eye(1, 3))
+    rows = np.isin(np.arange(len(TRUTH)), [0, 1, 2, 25])
+    fit.run.data["assigned"] = np.where(rows, 0, -1)  # to a component, whose row has a class
+    fit.run.options["anchors"] = anchors
+    assert scores_of(fit) == score_labels(TRUTH[~rows], labels[~rows])
+
+
+@pytest.mark.parametrize("number", [[1, 2, 3], [2, 0, 1], [6, 7, 8]])
+def test_classes_that_the_truth_numbers_otherwise_are_matched(number):
+    """Rows of known class show it; where no number is that of a class, nothing else is left."""
+    fit = FakeFit(make_tree()[0])
+    wrong = np.where(np.arange(len(TRUTH)) % 8 == 1, 1, TRUTH)
+    fit.has_classes, fit.class_probabilities = True, lambda: np.eye(3)[wrong]
+    known = np.where(np.arange(len(TRUTH)) % 4 == 0, TRUTH, -1)
+    fit.run.data["known"] = PartialLabels(known)
+    fit.tree["observed_data"]["truth"] = xr.DataArray(np.array(number)[TRUTH], dims="points")
+    right = (wrong == TRUTH)[known < 0].mean()
+    assert 0.8 < right < 1
+    assert scores_of(fit)["accuracy"] == pytest.approx(right)
