@@ -38,7 +38,7 @@ class DimensionChoice(NumberChoice):
         not known, and whether this ``evidence`` is an estimate or a lower bound; ``elpd``, the expected log
         predictive density of points left out, with the standard error ``difference_se`` of its difference to
         the best one; ``wide``, the number of points for which the draws are too narrow to tell; the typical
-        ``noise`` and whether it is the one ``chosen``.
+        ``noise``, relative to a distance unless noise is "normal", and whether it is the one ``chosen``.
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     doubts : str

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
@@ -36,13 +35,11 @@ from ..steps.climbs import (
     STALLED,
     climbed,
     history_length,
-    is_little,
-    rounding_of,
     stop_code,
     until_stopped,
 )
 from ..steps.edges import Ends, climbed_inside, coordinates_of, judged
-from ..steps.lbfgs import Search, search_step, start_search
+from ..steps.lbfgs import Search, held_up, is_flat, relative_slope, search_step, start_search
 from ..steps.row_tables import in_shares
 from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
@@ -59,9 +56,6 @@ _AT_REST = 1e-7
 _SPENT, _GENTLE = 1e-9, 1e-4
 """Gain of log density that the next step promises, in nats, and gradient, relative to the loss, below which
 the same holds: what a step promises means little where the slope is steep."""
-
-_PATIENCE = 8
-"""Gradients after which steps of Newton, whose convergence is quadratic, show whether they gain."""
 
 _PACE = 3
 """Gradients that lead about as far as a step of EM."""
@@ -305,9 +299,9 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
 
         def step(state: _Climb) -> _Climb:
             search = search_step(value_and_grad, state.search, steps, bounded)
-            settled = _is_flat(search, tol)
+            settled = is_flat(search, tol)
             history = state.history.at[search.steps - 1].set(-search.value)
-            stalled = search.stalled | (steps is not None and _held_up(search, history))
+            stalled = search.stalled | (steps is not None and held_up(search, history))
             cut = search.steps == most
             code = stop_code(settled=settled, stalled=stalled, cut=cut)
             return _Climb(search, code, history)
@@ -345,8 +339,8 @@ def _ended(
     code = int(np.asarray(state.code)[best])
     size = f"gradient at most {slope[best]:.2g}"
     end = jax.tree.map(lambda leaf: leaf[best], state.search)
-    spent = end.promised <= _SPENT and _relative(end) <= _GENTLE
-    if code == STALLED and bool(spent or _is_flat(end, _AT_REST)):
+    spent = end.promised <= _SPENT and relative_slope(end) <= _GENTLE
+    if code == STALLED and bool(spent or is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
     modes = distinct_modes(value, sound, {n: sites[n] for n in free}, starts)
@@ -366,9 +360,11 @@ def _ended(
         message = (
             f"{title} stopped at max_steps={max_steps} ({size}); raise it, or loosen tol={tol}"
         )
-    doubtful = [doubted(problem, one_member(sites, row)) for row in range(len(value))]
-    if (trusted := sound & ~np.array(doubtful)).any():
-        message += preferred_by_prior(value, prior, best, [ends.best(value - prior, trusted)])
+    if prior.any():
+        doubtful = [doubted(problem, one_member(sites, row)) for row in range(len(value))]
+        trusted = sound & ~np.array(doubtful)
+        likeliest = ends.best(value - prior, trusted if trusted.any() else sound)
+        message += preferred_by_prior(value, prior, best, [likeliest])
     if remark:
         message += f"; {remark}"
     if not sound.all():
@@ -390,24 +386,6 @@ def _ended(
         gradient=gradient,
         message=message,
     )
-
-
-def _is_flat(search: Search, tol: ArrayLike) -> Array:
-    """Whether the gradient is small, relative to the loss, and leads hardly further up."""
-    return (_relative(search) <= tol) & is_little(search.promised, search.value, tol)
-
-
-def _relative(search: Search) -> Array:
-    """Largest entry of the gradient, relative to the loss."""
-    return jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
-
-
-def _held_up(search: Search, history: Array) -> Array:
-    """Whether steps of Newton have nothing left to gain, and have gained nothing, but for rounding."""
-    rounding = rounding_of(search.value)
-    before = history[jnp.maximum(search.steps - 1 - _PATIENCE, 0)]
-    still = jnp.abs(-search.value - before) <= rounding
-    return (search.steps > _PATIENCE) & still & (search.promised <= rounding)
 
 
 def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str:

@@ -12,7 +12,15 @@ from jax.typing import ArrayLike
 
 from .climbs import is_little, rounding_of
 
-__all__ = ["Search", "minimise", "search_step", "start_search"]
+__all__ = [
+    "Search",
+    "held_up",
+    "is_flat",
+    "minimise",
+    "relative_slope",
+    "search_step",
+    "start_search",
+]
 
 _FALL, _BEND = 1e-4, 0.9
 """Constants of the Wolfe conditions (Nocedal and Wright 2006, section 3.1)."""
@@ -23,6 +31,9 @@ _FLAT = 1e-10
 _REACH = 4.0
 """Longest step in a coordinate whose map to a support is flat far out. A step without a limit may end where
 the slope vanishes for that reason alone."""
+
+_PATIENCE = 8
+"""Gradients after which steps of Newton, whose convergence is quadratic, show whether they gain."""
 
 
 class _Memory(NamedTuple):
@@ -225,3 +236,21 @@ def minimise(
         lambda search: search_step(value_and_grad, search, bounded=bounded),
         start_search(start, memory_size),
     ).point
+
+
+def is_flat(search: Search, tol: ArrayLike) -> Array:
+    """Whether the gradient is small, relative to the loss, and leads hardly further up."""
+    return (relative_slope(search) <= tol) & is_little(search.promised, search.value, tol)
+
+
+def relative_slope(search: Search) -> Array:
+    """Largest entry of the gradient, relative to the loss."""
+    return jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
+
+
+def held_up(search: Search, history: Array) -> Array:
+    """Whether steps of Newton have nothing left to gain, and have gained nothing, but for rounding."""
+    rounding = rounding_of(search.value)
+    before = history[jnp.maximum(search.steps - 1 - _PATIENCE, 0)]
+    still = jnp.abs(-search.value - before) <= rounding
+    return (search.steps > _PATIENCE) & still & (search.promised <= rounding)
