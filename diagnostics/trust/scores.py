@@ -213,9 +213,10 @@ def _given(fit: AskedFit, number: int) -> NDArray[np.int64]:
     for value in fit.run.data.values():
         if isinstance(value, PartialLabels) and len(value.classes) == number:
             found = np.where(value.classes < 0, found, value.classes)
-    for value in fit.run.options.values():
-        if isinstance(value, Anchors):  # of the rows that have a component
-            found[np.asarray(fit.run.data["assigned"]) >= 0] = value.classes
+    placed = np.asarray(fit.run.data.get("assigned", np.full(number, -1))) >= 0
+    for value in fit.run.options.values():  # anchors are the rows that have a component
+        if isinstance(value, Anchors) and placed.sum() == len(np.asarray(value.classes)):
+            found[placed] = value.classes
     return found
 
 
