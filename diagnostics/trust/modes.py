@@ -83,7 +83,7 @@ def lower_modes(fits: Mapping[str, Fitted]) -> tuple[dict[str, str], list[str]]:
     lower : dict of str
         Sentences by fit; empty where all reached the same height.
     preferred : list of str
-        Sentences on modes of which such a prior prefers one, and the data another.
+        Sentences on pairs of modes of which only such a prior prefers the higher one.
     """
     heights = {name: found for name, fit in fits.items() if (found := height(fit)) is not None}
     keys = {name: (*same_question(fits[name]), fits[name].approximate) for name in heights}

@@ -178,8 +178,9 @@ def scores_of(fit: AskedFit) -> dict[str, float]:
     """Scores of a fit against the known classes; empty where it has no labels, or none are left to score.
 
     A method that learns classes is scored by its classes, and its accuracy is the share of rows whose
-    class is right; others by their clusters, see `score_labels`. So are classes that the truth names
-    otherwise, as rows whose class was given show. These rows do not count.
+    class is right. Other methods are scored by their clusters, see `score_labels`. Where the truth names no
+    class that was learned, or rows of given class contradict it, classes are matched as clusters are. Rows
+    whose class the fit was given do not count.
 
     Parameters
     ----------

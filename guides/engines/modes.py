@@ -157,7 +157,7 @@ def modes_missed(modes: Modes, draws: Mapping[str, NDArray]) -> float | None:
 
 
 def preferred_by_prior(value: NDArray, prior: NDArray, best: int, rivals: Collection[int]) -> str:
-    """Say where a prior that was read off the data and the data themselves prefer different modes.
+    """Say where only a prior that was read off the data prefers one mode to another.
 
     Parameters
     ----------

@@ -235,9 +235,7 @@ def check_truth(
         raise ValueError(
             f"truth has shape {codes.shape}, expected ({num_points},), one class per point"
         )
-    if found.dtype.kind in "iuf":
-        found = found.astype(np.int64)
-    own = list(class_names)
-    strange = [name for name in map(str, found) if name not in own]
-    place = np.array([(own + strange).index(name) for name in map(str, found)])
+    names = list(map(str, found.astype(np.int64) if found.dtype.kind in "iuf" else found))
+    order = [*class_names, *(name for name in names if name not in class_names)]
+    place = np.array([order.index(name) for name in names])
     return np.where(codes < 0, -1, place[codes])

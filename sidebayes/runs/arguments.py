@@ -16,7 +16,7 @@ from sidebayes.guides.engines.problem.values import check_integers
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import names_of_classes
 
 from ..common.columns import column_names
 from ..common.fields import check_seed
@@ -364,7 +364,7 @@ def read_run(
         engine=runner,
         seed=seed,
         dtype=dtype,
-        truth=check_truth(truth, read.sizes.get(unit, 0), _names_of_classes(read)),
+        truth=check_truth(truth, read.sizes.get(unit, 0), _classes_by_name(read)),
         feature_names=features,
         columns=columns,
         checkpoint=checkpoint,
@@ -372,17 +372,11 @@ def read_run(
     )
 
 
-def _names_of_classes(read: Arguments) -> tuple[str, ...]:
-    """Names of the classes that a model has learned or learns, numbers where they have none."""
-    number = int(read.options.get("num_classes") or 0)
-    for value in read.options.values():  # a source, or labelled rows
-        if hasattr(value, "class_names"):
-            return value.class_names or tuple(map(str, range(value.num_classes)))
-    for value in read.data.values():
-        if isinstance(value, PartialLabels):
-            number = max(number, int(value.classes.max(initial=-1)) + 1)
-            return value.names or tuple(map(str, range(number)))
-    return ()
+def _classes_by_name(read: Arguments) -> tuple[str, ...]:
+    """Names of the classes that data or options show, numbers where they have none."""
+    every = (*read.data.values(), *read.options.values())
+    number = max((getattr(value, "num_classes", 0) for value in every), default=0)
+    return names_of_classes(every) or tuple(map(str, range(number)))
 
 
 def check_dtype(dtype: str) -> None:

@@ -294,10 +294,6 @@ class EM(KeptEngine):
         num_steps = self.num_inner_steps if state.expected else _TO_THE_END
         return raise_surrogate(problem, new, args, state.expected, num_steps, numeric)
 
-    def _prior(self, problem: Problem, at: EMState, args: tuple) -> Array:
-        """Log density of what `rank` leaves out."""
-        return prior_off_data(trace_model(problem, at.params, args))
-
     def _program(self, plan: Plan, problem: Problem) -> Callable:
         """For one start: E-step, test, M-step, until it has stopped or done `limit`."""
 
@@ -310,7 +306,7 @@ class EM(KeptEngine):
 
         def step(state: Climb, args: tuple, tol: Array, most: Array) -> Climb:
             at = self._expect(problem, plan, state.params, args)
-            now = at.log_joint
+            now, off_data = at.log_joint, prior_off_data(trace_model(problem, at.params, args))
             good = jnp.isfinite(now)
             settled, gain = at_rest(now, state.value, state.gain, tol)
             stop = ~good | settled | (state.steps >= most)
@@ -321,7 +317,7 @@ class EM(KeptEngine):
                 params=move(stop, kept, at, args),
                 last=kept,
                 value=jnp.where(good, now, state.value),
-                prior=jnp.where(good, self._prior(problem, at, args), state.prior),
+                prior=jnp.where(good, off_data, state.prior),
                 gain=gain,
                 code=stop_code(broken=~good, settled=settled, cut=stop),
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ __all__ = [
     "check_known_classes",
     "frozen",
     "log_admissible",
+    "names_of_classes",
 ]
 
 
@@ -79,7 +80,7 @@ class PartialLabels:
                 "labels must be integers of shape (points,) or booleans of shape (points, classes), "
                 f"got dtype {values.dtype} and shape {values.shape}"
             )
-        most = values.shape[1] if values.ndim == 2 else int(values.max(initial=-1)) + 1
+        most = _number_of(values)
         if names is not None and (len(names) < most or (values.ndim == 2 and len(names) > most)):
             raise ValueError(
                 f"labels have {len(names)} names of classes, and {most} classes; give one name for each"
@@ -131,6 +132,11 @@ class PartialLabels:
         mask = np.zeros((len(self.values), len(names)), bool)
         mask[:, place[held]] = self.values[:, held]
         return type(self)(mask, names)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes that the values can name."""
+        return _number_of(self.values)
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -219,6 +225,20 @@ def log_admissible(known: ArrayLike | PartialLabels | None, num_clusters: int) -
     if known is None:
         return None
     return jnp.log(1.0 * as_partial_labels(known).admissible(num_clusters, "num_clusters"))
+
+
+def names_of_classes(values: Iterable[Any]) -> tuple[str, ...]:
+    """Names of classes that one of several data or options has; empty where classes have numbers alone."""
+    for value in values:
+        of_labels = isinstance(value, PartialLabels)
+        if names := value.names if of_labels else getattr(value, "class_names", None):
+            return tuple(names)
+    return ()
+
+
+def _number_of(values: NDArray) -> int:
+    """Number of classes that indices or a mask can name."""
+    return values.shape[1] if values.ndim == 2 else int(values.max(initial=-1)) + 1
 
 
 def _whole_numbers(values: NDArray) -> NDArray:

@@ -19,7 +19,7 @@ from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import names_of_classes
 
 from ...common.fields import Range, check_number
 from .fit_base import FitBase, need_labels
@@ -211,9 +211,7 @@ def class_names(fit: FitBase) -> tuple[str | int, ...]:
     with fit.run.precision:
         sources = finite_mixtures(abstract_trace(fit.run.problem)).values()
     number = max((fn.num_classes or 0 for fn, _ in sources), default=0)
-    known = [v.names for v in fit.run.data.values() if isinstance(v, PartialLabels)]
-    learned = [getattr(value, "class_names", None) for value in fit.options.values()]
-    names = next(filter(None, known + learned), ())
+    names = names_of_classes([*fit.run.data.values(), *fit.options.values()])
     return (*names, *range(len(names), number))
 
 
