@@ -184,9 +184,9 @@ def load_dataset(
     seed : int
         For simulated sets.
     label : str, optional
-        Column of a table that holds the classes; by default one called ``label``, if there is one. A
-        class that is missing, blank or -1 is not known. Of the crabs ``"species"``, the default, or
-        ``"sex"``.
+        Column of a table that holds the classes; by default one called ``label``, if there is one.
+        A class that is missing, blank or -1 is not known. For the crabs it is ``"species"``, the
+        default, or ``"sex"``.
     drop : sequence of str
         Columns of a table to leave out.
 

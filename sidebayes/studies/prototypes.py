@@ -175,7 +175,7 @@ def fit_nfgl(
     progress: bool = True,
     **options: Any,
 ) -> Fit:
-    """Fit `nfgl`: a mixture, the component of each labelled row, and how far the votes of rows reach.
+    """Fit `nfgl`: a mixture, the component of each labelled row, and the reach of the votes of rows.
 
     A `moe` is fitted first, for the class table; labelled rows begin in the component that their
     features make most probable (Raghuram 2014, section 2.3.4).
@@ -201,12 +201,12 @@ def fit_nfgl(
         Known classes to score the fit by; see `sidebayes.fit`.
     progress : bool
     **options
-        Of the model: ``covariance``, ``prior``, ``concentration``.
+        Options of the model: ``covariance``, ``prior``, ``concentration``.
 
     Returns
     -------
     Fit
-        Of `nfgl`.
+        A fit of `nfgl`.
 
     Raises
     ------
