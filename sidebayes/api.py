@@ -205,8 +205,8 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
     Raises
     ------
     ValueError
-        If there is no such file, it is not a saved fit, or the model is not the one that was fitted
-        because its sites differ, or its log densities at a draw in the file.
+        If there is no such file, it is not a saved fit, or the model is not the one that was
+        fitted: its sites differ, or its log densities at a draw in the file do.
     """
     tree = _read_tree(as_path(path))
     with _damage_named(path):

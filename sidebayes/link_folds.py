@@ -21,8 +21,8 @@ __all__ = ["LinkedKFold"]
 class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no types
     """Folds for cross-validation that no link crosses.
 
-    Rows of a connected set are held out together, so that a fit to the other rows has seen no link
-    to them. The sizes of the folds are as even as the connected sets allow.
+    Rows of a connected set are held out together, so that a fit to the other rows has no
+    information about them. The sizes of the folds are as even as the connected sets allow.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ def curves(fit: FitBase, *, probability: float = 0.9, **new: Any) -> pd.DataFram
     Parameters
     ----------
     probability : float
-        Of the central intervals.
+        Probability of the central intervals.
     **new
         Data of the new rows by name of the argument, such as ``inputs=grid``, without outcomes. If
         groups are left out, each new row is a group of its own.
@@ -106,7 +106,7 @@ def forecast(
     seen : mapping of str to array_like, optional
         Known rows of subjects that were not fitted, outcomes included, by name of the argument.
     probability : float
-        Of the central intervals.
+        Probability of the central intervals.
     **new
         Data of the new rows by name of the argument, ``inputs=..., subjects=...``.
 

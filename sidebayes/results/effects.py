@@ -30,7 +30,7 @@ def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
     Parameters
     ----------
     probability : float
-        Of the normal intervals.
+        Probability of the normal intervals.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
     Parameters
     ----------
     probability : float
-        Of the normal intervals.
+        Probability of the normal intervals.
 
     Returns
     -------

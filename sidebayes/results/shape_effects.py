@@ -34,7 +34,7 @@ def shape_effects(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
     Parameters
     ----------
     probability : float
-        Of the central intervals.
+        Probability of the central intervals.
 
     Returns
     -------

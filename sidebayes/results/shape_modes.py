@@ -35,7 +35,7 @@ def modes(
     deviations : array_like, shape (num_steps,)
         Steps along a mode, in standard deviations from the mean, at which shapes are given.
     probability : float
-        Of the intervals of the variances.
+        Probability of the intervals of the variances.
 
     Returns
     -------

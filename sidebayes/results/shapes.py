@@ -169,7 +169,7 @@ def shapes(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
     Parameters
     ----------
     probability : float
-        Of the central intervals of each coordinate of a landmark.
+        Probability of the central intervals of each coordinate of a landmark.
 
     Returns
     -------
@@ -306,7 +306,7 @@ def shape_difference(
     first, second : int or str
         Groups, by the names that known labels have; groups without a name by number.
     probability : float
-        Of the central intervals.
+        Probability of the central intervals.
 
     Returns
     -------

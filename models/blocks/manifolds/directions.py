@@ -123,7 +123,7 @@ def sample_direction(name: str, dimension: int, *, infer: Mapping[str, Any] | No
     Raises
     ------
     TypeError, ValueError
-        If an argument is of another kind or range.
+        If an argument has the wrong type, or is out of range.
 
     Examples
     --------
