@@ -43,10 +43,10 @@ def constraint_fit(
               - \sum_{h \in \text{must}} \lambda_h D_h + \sum_{h \in \text{cannot}} \lambda_h D_h,
               \qquad q_{ij} = \pi_j\, p(x_i \mid \theta_j)
 
-    :math:`D_h` is the Jensen-Shannon divergence among the soft labels :math:`s_{ij} \propto
-    q_{ij}^{1/T}` of the points in constraint h. Labels are :math:`\arg\max_j q_{ij}`, a function of
-    features and parameters alone: a constraint moves parameters, never a label, so points with
-    equal features have equal labels, constrained or not.
+    :math:`D_h` is the Jensen-Shannon divergence among the soft labels
+    :math:`s_{ij} \propto q_{ij}^{1/T}` of the points in constraint h. Labels are
+    :math:`\arg\max_j q_{ij}`, a function of features and parameters alone: a constraint moves
+    parameters, never a label, so points with equal features have equal labels, constrained or not.
 
     This is not a generative model but a mixture with a penalty. Nothing can be simulated from it;
     the prices :math:`\lambda_h` cannot be learned from its density, which has no normaliser over

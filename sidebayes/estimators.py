@@ -183,7 +183,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def score(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Weighted mean of the log predictive density of the rows, without links; `y` is ignored."""
+        """Weighted mean log predictive density of the rows, without links; `y` is ignored."""
         refuse_side_information(y, "and rows are scored without links; leave it out")
         refuse_mixed_orders(X=X, sample_weight=sample_weight)
         found = self.score_samples(X)

@@ -45,9 +45,9 @@ def fit_each(
     Parameters
     ----------
     each : mapping of str to mapping
-        Arguments of `sidebayes.fit` for each fit alone, by the name of the fit, such as ``{"em":
-        {"engine": "em"}, "nuts": {"engine": "nuts"}}``; ``method`` and data by name may be among
-        them.
+        Arguments of `sidebayes.fit` for each fit alone, by the name of the fit, such as
+        ``{"em": {"engine": "em"}, "nuts": {"engine": "nuts"}}``; ``method`` and data by name may be
+        among them.
     *data
         Data that all fits have in common, in the order of the model's arguments.
     folder : path, optional

@@ -94,7 +94,7 @@ def simulate_box_bumps(
 def simulate_ellipsoids(
     num_individuals: int = 20, *, num_points: int = 64, noise: float = 0.0, seed: int = 0
 ) -> SimulatedShapes:
-    """Ellipsoids with two axes of length 1, and a third of mean 0.9 in one group and 1.1 in the other.
+    """Ellipsoids with two axes of 1, and a third of mean 0.9 in one group and 1.1 in the other.
 
     The variance of the third axis is 0.01 (Yu 2016, section 3.7.3.3). Points are those of a Fibonacci
     lattice on the sphere, centred and with centroid size one before noise is added.

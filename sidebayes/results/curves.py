@@ -92,7 +92,7 @@ def forecast(
     probability: float = 0.9,
     **new: Any,
 ) -> pd.DataFrame:
-    r"""Predict outcomes of new rows, for fitted subjects and for subjects known by some of their rows.
+    r"""Predict outcomes of new rows, for fitted subjects or subjects known by some of their rows.
 
     .. math:: p(y_* \mid x_*, \text{rows of } s) = \sum_k P(z_s = k \mid \text{rows of } s)\,
               p(y_* \mid x_*, k),

@@ -22,7 +22,7 @@ __all__ = ["coefficients", "effects", "integrated_out", "latents", "summary_of_l
 
 
 def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
-    """Posterior means, standard deviations and intervals of random effects that were integrated out.
+    """Posterior means, deviations and intervals of random effects that were integrated out.
 
     For draws of the parameters, the law of total variance combines the uncertainty of the effects
     given the parameters with that of the parameters.
@@ -64,7 +64,7 @@ def integrated_out(fit: FitBase) -> xr.Dataset:
 
 
 def latents(fit: FitBase, *data: Any, **named: Any) -> xr.Dataset:
-    """Posterior, at every draw, of the latent variables that were integrated out, other than labels.
+    """Posterior at every draw of latent variables that were integrated out, other than labels.
 
     Parameters
     ----------

@@ -211,7 +211,7 @@ class Fit(FitBase):
         return self.of(replace(self.run, engine=config, seed=self.run.seed + 1), self)
 
     def summary(self, group: str = "posterior") -> pd.DataFrame:
-        """Table of means, spreads and diagnostics of the parameters, over relabelled and aligned draws.
+        """Table of means, spreads and diagnostics of parameters, over relabelled and aligned draws.
 
         Sites for which the engine gives a point estimate, beside draws of other sites, have no
         spread; the column ``point`` marks them. Angles are taken within half a turn of their mean

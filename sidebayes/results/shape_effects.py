@@ -19,7 +19,7 @@ __all__ = ["shape_effects"]
 
 
 def shape_effects(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
-    r"""Effects of covariates on shapes, and the share of the shape variance that each term explains.
+    r"""Effects of covariates on shapes, and the share of shape variance that each term explains.
 
     The posterior of the shares replaces a Procrustes analysis of variance with sequential sums of
     squares. With effects :math:`f = C \beta` of centred covariates C, the share of a term is

@@ -49,7 +49,7 @@ def survival(
     probability: float = 0.9,
     **named: Any,
 ) -> xr.Dataset:
-    r"""Survival curves of subjects, given their outcomes and that no event has occurred until a time.
+    r"""Survival curves of subjects, given their outcomes and that no event occurred until a time.
 
     .. math:: P(T_s > t \mid T_s > \text{since}_s, y_s)
 

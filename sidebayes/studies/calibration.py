@@ -91,9 +91,9 @@ def calibrate(
     progress : bool
     **arguments
         Options of the model, with a proper prior: ``prior=GaussianPrior(...)``. Data that are
-        passed by name are held fixed, such as the design of a long table, ``fixed=, random=,
-        subjects=``. Outcomes that are left out are drawn; neither `num_points` nor `x` is needed
-        then.
+        passed by name are held fixed, such as the design of a long table,
+        ``fixed=, random=, subjects=``. Outcomes that are left out are drawn; neither `num_points`
+        nor `x` is needed then.
 
     Returns
     -------

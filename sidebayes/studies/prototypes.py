@@ -175,7 +175,7 @@ def fit_nfgl(
     progress: bool = True,
     **options: Any,
 ) -> Fit:
-    """Fit `nfgl`: a mixture, the component of each labelled row, and the reach of the votes of rows.
+    """Fit `nfgl`: a mixture, the component of each labelled row, and the reach of their votes.
 
     A `moe` is fitted first, for the class table; labelled rows begin in the component that their
     features make most probable (Raghuram 2014, section 2.3.4).

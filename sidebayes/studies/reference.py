@@ -41,7 +41,7 @@ def reference(
     progress: bool = True,
     **arguments: Any,
 ) -> Fit:
-    """Sample a posterior until two samplers with separate starts agree, as a reference for other fits.
+    """Sample a posterior until two samplers with separate starts agree, to measure fits against.
 
     NUTS starts at a mode, and runs until R-hat is below 1.005 and it has `ess` effective draws.
     Sequential Monte Carlo starts at draws of the prior, and runs until it has 1,000. Where a prior

@@ -106,8 +106,8 @@ class MonteCarloEM(KeptEngine):
     scheduled : str
         Name of that option.
     tol : float, optional
-        Remaining rise, in nats, at which the run ends. By default 0.1, or 0.03 for each number over
-        which is maximised, if that is more.
+        Remaining rise, in nats, at which the run ends. By default 0.1, or 0.03 for each maximised
+        number, if that is more.
     max_steps : int
         Maximum number of steps.
     num_final : int, optional

@@ -110,7 +110,7 @@ class StochasticEM(KeptEngine):
         progress: bool = True,
         keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. Without `init` it starts at EM's mode on 10,000 points of the first batch.
+        """Fit; see `Engine.run`. Without `init`, start at EM's mode on 10,000 points of the first batch.
 
         Raises
         ------

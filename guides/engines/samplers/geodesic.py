@@ -168,7 +168,8 @@ class GeodesicHMC(KeptEngine):
             If the model declares no point of a sphere, or its density depends on the length of a
             vector whose direction is such a point.
         FitError
-            If the log density is not finite where a chain starts; the message names the sites to blame.
+            If the log density is not finite where a chain starts; the message names the sites to
+            blame.
         """
         refuse_restricted(problem)
         approximate = approximation(problem)

@@ -167,7 +167,8 @@ class BlockedGibbs(KeptEngine):
         ValueError
             If the model observes no mixture, or its prior leaves no posterior to draw from.
         FitError
-            If the log density is not finite where a chain starts or later; the message names the sites.
+            If the log density is not finite where a chain starts or later; the message names the
+            sites to blame.
         """
         approximate = approximation(problem)
         plan = _plan(problem)

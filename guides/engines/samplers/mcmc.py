@@ -124,7 +124,8 @@ class Hamiltonian(KeptEngine, ABC):
         Raises
         ------
         FitError
-            If the log density is not finite where a chain starts; the message names the sites to blame.
+            If the log density is not finite where a chain starts; the message names the sites to
+            blame.
         """
         self._check(problem)
         approximate = approximation(problem)

@@ -99,9 +99,9 @@ class CoordinateAscent(KeptEngine):
     label inference, it is reported as the result's `log_evidence`.
 
     Sites without an exact factor get point estimates :math:`\phi`, which L-BFGS moves up the
-    expected log joint density, as in variational EM. The bound is then one of :math:`\log p(x,
-    \phi)` at the points, which says nothing about the evidence. The status names these sites and
-    the reason.
+    expected log joint density, as in variational EM. The bound is then one of
+    :math:`\log p(x, \phi)` at the points, which says nothing about the evidence. The status names
+    these sites and the reason.
 
     A table on disk (`sidebayes.scan`) is read once for each step, if every site has a factor.
 

@@ -37,8 +37,9 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
               \qquad I = E[\nabla_\Theta \log p(v; \Theta) \nabla_\Theta \log p(v; \Theta)^\top],
 
     where v are the latent variables of a subject; the distribution of what is observed given them
-    is held fixed. By Fisher's identity g(y) is also the score :math:`\nabla_\Theta \log p(y;
-    \Theta)`. For one population with effects :math:`b = L u`, in coordinates with I = 1, it is
+    is held fixed. By Fisher's identity g(y) is also the score
+    :math:`\nabla_\Theta \log p(y; \Theta)`. For one population with effects :math:`b = L u`, in
+    coordinates with I = 1, it is
 
     .. math:: \psi(y) = \big( E[u_i],\ (E[u_i^2] - 1) / \sqrt 2,\ E[u_i u_j]_{i<j} \mid y \big).
 

@@ -310,9 +310,10 @@ class Population:
 class MixPrior:
     r"""Several populations, one of which a new subject comes from (Lu 2008, section 8.3).
 
-    Given its rows y, a subject belongs to population m with probability :math:`w_m \propto \pi_m
-    p_m(y)`, and its coefficients are a Gaussian mixture with these weights. The weights in equation
-    8.18 of the thesis would count y twice; :math:`\pi_m` belongs there.
+    Given its rows y, a subject belongs to population m with probability
+    :math:`w_m \propto \pi_m p_m(y)`, and its coefficients are a Gaussian mixture with these
+    weights. The weights in equation 8.18 of the thesis would count y twice; :math:`\pi_m` belongs
+    there.
 
     Parameters
     ----------

@@ -310,7 +310,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def short_circuits(
         self, number: int = 10, *, of: Literal["edges", "rows"] = "edges"
     ) -> pd.DataFrame:
-        """Edges, or rows, on which the map depends most: those whose removal changes distances most.
+        """Edges, or rows, on which the map depends most: their removal changes distances most.
 
         An edge between parts of the manifold that are far apart along it, as noise or too large a
         neighbourhood makes them, carries many shortest paths, which all change when it is removed.

@@ -50,10 +50,11 @@ class GaussianPrior:
     .. math:: \Sigma_k \sim \mathcal{W}^{-1}(\nu, S), \qquad
               \mu_k \mid \Sigma_k \sim \mathcal{N}(m, \Sigma_k / \kappa)
 
-    Diagonal and spherical covariances have :math:`\sigma^2 \sim \text{InvGamma}((\nu - d + 1)/2,
-    s/2)` with s from the diagonal of S, or its mean: this is the distribution of the diagonal under
-    the inverse Wishart prior. Fraley and Raftery (2007) use :math:`\nu/2`, whose weight grows with
-    d: 25 rows of 49 features would keep a third of their variances.
+    Diagonal and spherical covariances have
+    :math:`\sigma^2 \sim \text{InvGamma}((\nu - d + 1)/2, s/2)` with s from the diagonal of S, or
+    its mean: this is the distribution of the diagonal under the inverse Wishart prior. Fraley and
+    Raftery (2007) use :math:`\nu/2`, whose weight grows with d: 25 rows of 49 features would keep a
+    third of their variances.
 
     Parameters
     ----------

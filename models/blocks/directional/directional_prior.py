@@ -53,7 +53,7 @@ class DirectionalPrior:
                 object.__setattr__(self, name, value)
 
     def of_variance(self, dimension: int) -> tuple[Any, Any]:
-        """Shape and rate of the inverse gamma prior of one variance, on a sphere of some dimensions."""
+        """Shape and rate of the inverse gamma prior of a variance, on a sphere of some dimensions."""
         return (self.df - dimension + 1) / 2, jnp.asarray(self.scale) ** 2 / 2
 
     @classmethod

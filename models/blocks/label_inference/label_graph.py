@@ -365,7 +365,7 @@ class LabelGraph:
 
     @property
     def sums_loops(self) -> bool | jax.Array:
-        """Whether some labels are linked in loops that are summed exactly; traced where the links are."""
+        """Whether some labels are linked in loops that are summed exactly; traced where links are."""
         return self.buckets is not None and self.buckets.num_chunks > 0
 
     def report(self, num_clusters: int | None = None) -> LinkReport:

@@ -136,7 +136,7 @@ class StatedPairs:
         return self.with_strength(np.inf)
 
     def entailed(self) -> Self:
-        """All links that hard links imply: must-links within each chunklet, cannot-links between chunklets.
+        """Links that hard links imply: must-links within chunklets, cannot-links between chunklets.
 
         This is for methods in which every stated pair has a price of its own. Soft links follow
         unchanged; groups and columns are left out.

@@ -67,7 +67,7 @@ class FitBase:
 
     @property
     def model(self) -> Callable[..., None] | None:
-        """The model; None if a loaded fit lacks the user's own model, or an option that no file can hold."""
+        """The model; None if a loaded fit lacks a user's model, or an option that no file holds."""
         return self.run.model
 
     @property
@@ -101,7 +101,7 @@ class FitBase:
 
     @cached_property
     def convergence(self) -> dict[str, float]:
-        """Worst ``rhat`` and smallest ``ess`` over label-invariant functionals; NaN for a single draw."""
+        """Worst ``rhat`` and ``ess`` over label-invariant functionals; NaN for a single draw."""
         return convergence(self.tree)
 
     @property
