@@ -70,22 +70,34 @@ class Comparison:
     Attributes
     ----------
     frame : pandas.DataFrame
-        ``method``, ``engine``; ``ari``, ``nmi``, ``accuracy`` where the truth is known, of the
-        classes of methods that learn some, else of the clusters, over rows whose class the fit was
-        not given; ``log_joint`` of the best point found, with the change-of-variables term for
-        engines that work in unconstrained space, so compare it within an engine only;
-        ``log_evidence`` and whether ``evidence`` is an estimate or a lower bound; ``bic`` of modes,
-        see `Fit.bic`; ``elpd_loo``, leaving out one connected set at a time, NaN ("do not use")
-        where ``bad_k``, the share of them whose Pareto k is too high for the number of draws, is
-        not zero (see `Fit.loo`); worst ``rhat`` and least ``ess`` over label-invariant functionals;
-        ``divergences``; ``links``, the ``kind`` as which they were used (hard, soft, learned), and
-        those ``violated`` by the labels; ``flip``, posterior mean of a flip rate; ``compile_s``,
-        ``run_s``, and ``total_s``, the whole time of the fit; ``ess_per_s``; ``approximate``. Fits
-        of one model to the same data are measured against one of them: ``distance``, mean absolute
-        difference in the probability that two points share a cluster; ``shift``, largest distance
-        of their posteriors over label-invariant functionals of the parameters, ``shift_of`` which,
-        in standard deviations (see `sidebayes.diagnostics.symmetry.distance.wasserstein`); and
-        ``trust``.
+        Columns:
+
+        - ``method`` and ``engine``;
+        - ``ari``, ``nmi`` and ``accuracy`` where the truth is known: of the classes of methods that
+          learn some, else of the clusters, over rows whose class the fit was not given;
+        - ``log_joint`` of the best point found, with the change-of-variables term for engines that
+          work in unconstrained space, so compare it within an engine only;
+        - ``log_evidence``, and whether ``evidence`` is an estimate or a lower bound;
+        - ``bic`` of modes, see `Fit.bic`;
+        - ``elpd_loo``, leaving out one connected set at a time. It is NaN ("do not use") where
+          ``bad_k``, the share of sets whose Pareto k is too high for the number of draws, is not
+          zero (see `Fit.loo`);
+        - worst ``rhat`` and least ``ess`` over label-invariant functionals, and ``divergences``;
+        - ``links``, the ``kind`` as which they were used (hard, soft, learned), and those
+          ``violated`` by the labels;
+        - ``flip``, the posterior mean of a flip rate;
+        - ``compile_s``, ``run_s``, and ``total_s``, the whole time of the fit; ``ess_per_s``;
+        - ``approximate``.
+
+        Fits of one model to the same data are measured against one of them:
+
+        - ``distance``, the mean absolute difference in the probability that two points share a
+          cluster;
+        - ``shift``, the largest distance of their posteriors over label-invariant functionals of
+          the parameters, in standard deviations (see
+          `sidebayes.diagnostics.symmetry.distance.wasserstein`), and ``shift_of``, the functional
+          with that distance;
+        - ``trust``.
     notes : tuple of str
         Sentences: which fits hold a lower mode than another one of the same posterior, which samplers are
         no reference, and which scores cannot be used or compared.

@@ -65,7 +65,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Status:
-    """Verdict on a run: whether it converged, and a sentence that advises."""
+    """Verdict on a run: whether it converged, and a sentence of advice."""
 
     converged: bool
     message: str
@@ -83,7 +83,7 @@ class Evidence:
     ----------
     value : float
     kind : {"estimate", "bound"}
-        A bound is a lower one.
+        "bound" is a lower bound.
     standard_error : float or None
         Monte Carlo error of `value`; None where it was not sampled.
     """

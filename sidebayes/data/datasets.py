@@ -25,8 +25,8 @@ __all__ = ["ENDINGS", "Dataset", "load_dataset", "load_frame", "names"]
 class Dataset:
     """Points, and their classes where they are known.
 
-    It can be passed wherever a table can, as a data frame whose columns are the features. A fit of a
-    data set has the names of its features, a fit of its array ``x`` has not.
+    It can be passed wherever a table can, as a data frame whose columns are the features. A fit to
+    a data set has the names of its features; a fit to its array ``x`` does not.
 
     Attributes
     ----------

@@ -36,11 +36,11 @@ class SimulatedShapes:
     subjects : Groups
         Individual of each row.
     landmarks : ndarray of int, shape (num_rows,), or None
-        Landmark that each row is; None if points of different individuals do not correspond.
+        Landmark of each row; None if points of different individuals do not correspond.
     classes : ndarray of int, shape (num_individuals,)
         Group of each individual, 0 or 1.
     parameters : DataFrame
-        What each individual was made with, one row each.
+        Parameters from which each individual was made, one row each.
     shapes : ndarray, shape (num_individuals, num_points, num_coordinates), or None
         Points that correspond, without noise or change of their order. None if there are none.
     """

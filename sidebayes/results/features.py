@@ -35,12 +35,12 @@ _INSIDE = 1e-6
 
 @dataclass(frozen=True)
 class Contrast:
-    """A mixture whose saliencies tell its clusters apart best.
+    """A mixture whose saliencies separate its clusters best.
 
     Attributes
     ----------
     saliency : Series
-        Of `contrast_saliencies`, by feature.
+        Saliencies of `contrast_saliencies`, by feature.
     params : dict of ndarray
         All parameters, the others estimated again at these saliencies.
     responsibilities : ndarray, shape (num_points, num_clusters)

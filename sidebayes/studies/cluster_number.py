@@ -43,7 +43,7 @@ class ClusterChoice(NumberChoice):
     edge : str
         Whether growth ended at the maximum number of components; empty where BIC ended it.
     doubts : str
-        Why the fit is not to be trusted; empty without reason.
+        Why the fit is not to be trusted; empty if there is no reason.
     """
 
     @property

@@ -69,7 +69,7 @@ def grow_prototypes(
     progress: bool = True,
     **options: Any,
 ) -> Fit:
-    """Fit `pfgl` with as many prototypes as shorten its code length.
+    """Fit `pfgl`, adding prototypes as long as they shorten its code length.
 
     A `moe` is fitted first; prototypes are added to its components while the code length falls, and
     then everything is fitted together (Raghuram 2014, section 2.4.5).

@@ -63,8 +63,8 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         20,000 rows of more than ten features, and Euclidean distances. Rows that are added later find
         theirs exactly.
     converge : bool
-        Update coordinates until they have converged whenever rows are added or removed, instead of
-        by one step.
+        Whether coordinates are updated until they converge whenever rows are added or removed,
+        instead of by one step.
 
     Attributes
     ----------

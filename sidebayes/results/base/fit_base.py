@@ -87,7 +87,7 @@ class FitBase:
 
     @property
     def status(self) -> Status:
-        """Whether the run can be trusted, with advice in sentences.
+        """Whether the run can be trusted, with advice in a sentence or two.
 
         A sampler whose chains disagree on label-invariant functionals has not converged.
         """

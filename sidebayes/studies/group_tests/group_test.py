@@ -81,7 +81,7 @@ class GroupTest:
     floor: float
 
     def plot(self) -> Figure:
-        """Histogram of each statistic under the labelings, with its value at a line."""
+        """Histogram of each statistic under the labelings, with a line at its value."""
         from sidebayes.diagnostics.pictures.colours import INK, MUTED, WARN, new_figure
 
         figure, axes = new_figure(3.2 * len(self.table), 2.8, ncols=len(self.table))
