@@ -89,7 +89,8 @@ def fit(
         Names of the columns of the first table that has columns; by default those of the data frame.
         Columns of new data are matched by name where they have names.
     checkpoint : path, optional
-        File that keeps the state of the engine, so that the same call goes on after an interruption.
+        File that keeps the state of the engine, so that the same call continues after an
+        interruption.
     checkpoint_every : float
         Minimum number of seconds between two writes.
     progress : bool

@@ -37,7 +37,7 @@ class LeastSquaresFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Parameters
         ----------
         X : LongTable
-            Of one output; its random columns are the regressors.
+            Table of one output; its random columns are the regressors.
         y : ignored
 
         Raises
@@ -165,7 +165,7 @@ class SeriesKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : LongTable
-            Of one output, with times.
+            Table of one output, with times.
         y : ignored
 
         Raises

@@ -53,7 +53,8 @@ class Links(StatedPairs):
     Raises
     ------
     TypeError
-        If `pairs` are not integers, `columns` are no mapping, or a column is neither numbers nor text.
+        If `pairs` are not integers, `columns` are not a mapping, or a column is neither numbers nor
+        text.
     ValueError
         On a wrong shape, a negative or too large index, a self link, a NaN weight, a link without a
         group, a name that a column cannot have, or a pair that is both a hard must-link and a hard
