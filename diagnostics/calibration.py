@@ -151,7 +151,8 @@ class Calibration:
     name : str
         Model and engine that were calibrated.
     ranks : DataFrame
-        One row per simulation, one column per functional; uniform on (0, 1) if all is well.
+        One row per simulation, one column per functional; uniform on (0, 1) if the posteriors are
+        right.
     failed : int
         Simulations whose fit failed; they are left out of the ranks.
     level : float

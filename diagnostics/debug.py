@@ -95,17 +95,17 @@ class DebugReport:
 
 
 def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) -> DebugReport:
-    """Say what is wrong with a model, before anything is fitted.
+    """Find out what is wrong with a model before fitting it.
 
-    The checks run from what a model needs to run at all to what a gradient needs, and stop where the
-    rest would make no sense.
+    The checks start with what a model needs to run at all, end with what a gradient needs, and stop
+    where the rest would make no sense.
 
     Parameters
     ----------
     model : callable
         NumPyro model.
     *args, **kwargs
-        Its arguments, as the model takes them; `Links` are compiled as `fit` does.
+        Its arguments, as the model takes them; `Links` are compiled as in `fit`.
     seed : int
         Seed of the points at which density and gradient are computed.
 

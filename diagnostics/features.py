@@ -26,14 +26,15 @@ class SalientFeatures:
     Attributes
     ----------
     frame : DataFrame
-        A row for each feature: its ``saliency``, the probability that a value of it is relevant to the
-        cluster (posterior mean, or the point estimate); ``lower`` and ``upper``, the ends of its central
-        95 % posterior interval; ``probability``, the posterior probability that more than half of the
-        feature's values are relevant; and ``error``, the Monte Carlo standard error of that by batch
-        means. Of a point estimate interval, probability and error are not known, and NaN.
+        A row for each feature: its ``saliency``, the probability that a value of it is relevant to
+        the cluster (posterior mean, or the point estimate); ``lower`` and ``upper``, the ends of
+        its central 95 % posterior interval; ``probability``, the posterior probability that more
+        than half of the feature's values are relevant; and ``error``, the Monte Carlo standard
+        error of that by batch means. For a point estimate, interval, probability and error are not
+        known, and NaN.
     num_clusters : Series
         Posterior probability of each number of clusters that hold a point, by expected numbers of
-        points; of a point estimate one number.
+        points; for a point estimate, one number.
     """
 
     frame: pd.DataFrame

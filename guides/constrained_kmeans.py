@@ -30,10 +30,10 @@ __all__ = ["KMeans"]
 class KMeans(Engine):
     """Lloyd's algorithm on the limit objective of `constrained_kmeans` and `soft_kmeans`.
 
-    All points of a connected set are assigned jointly, at least cost, by max-product
-    elimination: hard links are kept whenever some labeling keeps them, even where greedy assignment
-    runs into a dead end (Lu 2008, section M3; Wagstaff et al. 2001 assign one point after another).
-    Connected sets too wide for that are refused, or assigned by the approximation that the model's
+    All points of a connected set are assigned jointly, at minimum cost, by max-product elimination:
+    hard links are kept whenever some labeling keeps them, even where greedy assignment runs into a
+    dead end (Lu 2008, section M3; Wagstaff et al. 2001 assign one point after another). Connected
+    sets too wide for that are refused, or assigned by the approximation that the model's
     `inference` names, to a local optimum; see `partition.mode`.
 
     Parameters

@@ -37,14 +37,15 @@ __all__ = ["Continuation", "StrengthChoice", "choose_strength"]
 
 @dataclass(frozen=True)
 class Continuation(KeptEngine):
-    """Maximum a posteriori at falling temperatures, from several starts at once.
+    """Maximum a posteriori estimation at falling temperatures, from several starts at once.
 
-    For models with a `temperature`, such as `constraint_fit`: warm labels make divergences smooth in
-    the parameters. Every start climbs at each temperature in turn, from where it ended before,
-    and at last at the temperature of the model itself. One start is a k-means partition, the
-    others have means at random rows of the data. Warm starts often meet at one mode, which need not lead to
-    the highest: as many starts climb as those of `MAP` do, at the model's own temperature alone, and the
-    higher end is kept. The density is that of the constrained parameters.
+    This engine is for models with a `temperature`, such as `constraint_fit`: at a high temperature,
+    divergences are smooth in the parameters. Every start climbs at each temperature in turn, from
+    where it ended before, and finally at the temperature of the model itself. One start is a
+    k-means partition; the others have means at random rows of the data. Warm starts often meet at
+    one mode, which need not lead to the highest one. Therefore as many other starts climb at the
+    model's own temperature alone, as those of `MAP` do, and the higher result is kept. The density
+    is that of the constrained parameters.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class Continuation(KeptEngine):
         "newton" takes truncated Newton steps, preconditioned by the inverse Fisher information; for
         Gaussian clusters of "full" or "tied" covariance.
     num_restarts : int
-        Number of starts, of the warm ones and of the others.
+        Number of warm starts, and also of the other starts.
     temperatures : tuple of float
         Temperatures of the stages before the last. Those that do not exceed the model's own temperature
         are skipped.
@@ -95,7 +96,7 @@ class Continuation(KeptEngine):
         TypeError
             If the model has no temperature, or no Gaussian sites for Newton steps.
         FitError
-            If the log joint is finite at no start.
+            If the log joint is not finite at any start.
         """
         own = _own_temperature(problem)
         sites = latent_supports(problem)
@@ -199,7 +200,7 @@ def choose_strength(
     seed: int = 0,
     **options: Any,
 ) -> StrengthChoice:
-    r"""Price of a link under which the fewest held-out links are broken.
+    r"""Choose the price of a link under which the fewest held-out links are broken.
 
     Prices rise from 0.1 by factors of :math:`\sqrt{10}` until the best one has not been improved on for
     `patience` steps. Ties go to the price that breaks fewer of the fitted links, then to the lower
@@ -224,7 +225,7 @@ def choose_strength(
     seed : int
         Seed of the split and of the starts.
     **options
-        Of the model.
+        Options of the model.
 
     Raises
     ------

@@ -57,10 +57,10 @@ def fit_source(
         Classes by name, or by number from 0 on, each with at least two rows. The source keeps the names
         in sorted order, or in that of the labels, and known classes of a target are matched by them.
     num_components : int or sequence of int, optional
-        Number of components of every class, or of each one. By default it minimises BIC among numbers
-        for which the class has as many rows as there are parameters, and each component half as many.
-        Every class has one component instead where that predicts the classes of held-out rows better
-        (by log probability, in five folds).
+        Number of components of every class, or of each one. By default it minimises BIC among
+        numbers for which the class has as many rows as there are parameters, and each component
+        half as many. Every class has a single component instead if that predicts the classes of
+        held-out rows better (by log probability, in five folds).
     most_components : int
         Maximum number of components per class that BIC may choose.
     covariance : {"full", "diagonal"}
@@ -76,7 +76,7 @@ def fit_source(
     Raises
     ------
     TypeError, ValueError
-        If rows, labels or numbers of components do not fit, or a class is too small.
+        If rows, labels or numbers of components do not match, or a class is too small.
 
     References
     ----------

@@ -97,40 +97,43 @@ class _Search(NamedTuple):
 
 @dataclass(frozen=True)
 class ComponentwiseEM(KeptEngine):
-    r"""Expectation maximisation that takes out clusters and features which do not pay for themselves.
+    r"""Expectation maximisation that removes clusters and features that do not pay for themselves.
 
-    For models with the prior of a message length, `feature_saliency` with ``selection="mml"``. Steps of
-    EM go on until nothing moves. Then a cluster is taken out if the message is shorter without it,
-    else all features whose saliency makes it shorter at zero or one, else the cluster that is missed least;
-    and so on, down to `min_clusters` or to where no shorter message is possible. What saves many times what
-    a step gains does not wait so long. The shortest message on the way is the result. All of this is one
-    compiled program, which skips the clusters and features that were taken out. Of many rows some are drawn,
-    and what does not pay for itself among these is taken out first.
+    This engine is for models whose prior is that of a message length: `feature_saliency` with
+    ``selection="mml"``. EM steps continue until nothing moves. Then a cluster is removed if the
+    message is shorter without it; otherwise all features whose saliency makes it shorter at zero or
+    one; otherwise the cluster that is missed least. This is repeated down to `min_clusters`, or
+    until no shorter message is possible. A removal that saves many times what a step gains does not
+    wait so long. The shortest message on the way is the result. All of this is one compiled
+    program, which skips the clusters and features that were removed. If there are many rows, some
+    are drawn, and what does not pay for itself among these is removed first.
 
-    The thesis lets the price of parameters draw weights and saliencies to zero within the steps, so that
-    a cluster goes once it holds fewer rows than half of its parameters, whatever it saves: with 30
-    features no cluster of 29 rows could stay. The length of the message does not ask for that, and
-    messages found so can be hundreds of nats longer. The thesis' steps remain for ``prior="flat"``, where
-    no prior keeps clusters from collapsing on single rows: weights are updated one after another by eq.
-    4.29, then densities, and saliencies by eq. 4.30; a settled search leaves out the smallest cluster.
+    In the thesis the price of parameters shrinks weights and saliencies to zero within the steps,
+    so a cluster is removed once it holds fewer rows than half of its parameters, whatever it saves:
+    with 30 features no cluster of 29 rows could stay. The message length does not require that, and
+    messages found in this way can be hundreds of nats longer. The thesis' steps remain for
+    ``prior="flat"``, where no prior keeps clusters from collapsing on single rows: weights are
+    updated one after another by eq. 4.29, then densities, and saliencies by eq. 4.30; a settled
+    search leaves out the smallest cluster.
 
     Parameters
     ----------
     min_clusters : int
-        Fewest clusters. Clusters that partial labels name always stay.
+        Minimum number of clusters. Clusters that partial labels name always stay.
     tol : float
         A structure is settled when a step changes the length of the message by less than `tol` nats for
         each known value, whatever its unit.
     max_steps : int
         Maximum number of steps from each start, removals included.
     num_restarts : int, optional
-        Number of starts at rows drawn at random, of which the shortest message is kept. By default these are
-        twenty, or fewer where rows times features times clusters exceed 200,000, but at least three. Unless
-        the prior is flat, there is one more, in which all saliencies stay at one until the best number of
-        clusters is known: the result is never a longer message than that diagonal mixture, except where
-        another start has as many clusters, saliencies below one, and a message longer by no more than the
-        price of these. They are kept then, since they rank the features, and the status says how much
-        shorter the other message is. Where the diagonal mixture has the smaller BIC, the status says so.
+        Number of starts at rows drawn at random, of which the shortest message is kept. By default
+        there are twenty, or fewer if rows times features times clusters exceed 200,000, but at
+        least three. Unless the prior is flat, there is one more start, in which all saliencies stay
+        at one until the best number of clusters is known. The result is never a longer message than
+        that diagonal mixture, with one exception: another start may have as many clusters,
+        saliencies below one, and a message longer by no more than the price of these. Such
+        saliencies are kept, since they rank the features, and the status says how much shorter the
+        other message is. If the diagonal mixture has the smaller BIC, the status says so.
 
     References
     ----------
@@ -147,7 +150,7 @@ class ComponentwiseEM(KeptEngine):
     prunes: ClassVar[bool] = True
 
     def roughly(self) -> Engine:
-        """EM, for chains: proper priors take nothing out."""
+        """EM, for chains: proper priors remove nothing."""
         return EM(num_restarts=4, tol=1e-5)
 
     def run(
@@ -166,7 +169,7 @@ class ComponentwiseEM(KeptEngine):
         TypeError, ValueError
             If the model has no saliencies, other sites besides, or a proper prior.
         FitError
-            If the density is finite at no start.
+            If the density is not finite at any start.
         """
         approximate = approximation(problem)
         names = Sites.of(problem)

@@ -31,13 +31,13 @@ __all__ = ["HardClasses", "class_purity"]
 class HardClasses(EM):
     """EM for components that have one class each (MOE-hard); every class has a component.
 
-    The class table is one of zeros and ones. After every M-step each component in turn takes the class
-    under which the rows and their known classes are likeliest, unless a class would be left without a
-    component. The likelihood with all labels summed out decides: EM's surrogate never asks for a
-    switch, for a row of another class has no share in the component.
+    The class table is one of zeros and ones. After every M-step each component in turn takes the
+    class under which the rows and their known classes are likeliest, unless a class would be left
+    without a component. The likelihood with all labels summed out decides: EM's surrogate never
+    favours a switch, since a row of another class has no share in the component.
 
-    Parameters are those of `EM`. Starts are those of `EM`; the first classes are chosen by expected
-    numbers of labelled rows. A flat prior of the table, ``class_concentration=1``, is assumed.
+    Parameters and starts are those of `EM`; the first classes are chosen by expected numbers of
+    labelled rows. A flat prior of the table, ``class_concentration=1``, is assumed.
 
     References
     ----------

@@ -31,9 +31,9 @@ def constrained_kmeans(
     .. math:: P(z) \propto \prod_{(i,j)} e^{w_{ij}[z_i = z_j]}, \qquad
               x_i \sim \mathcal{N}(\mu_{z_i}, \sigma^2 I)
 
-    As :math:`\sigma \to 0` with :math:`w = a / \sigma^2` the posterior of the labels settles on the
-    least :math:`\tfrac12\sum_i\|x_i - \mu_{z_i}\|^2 + \sum_{\text{must}} a_{ij}[z_i \ne z_j] +
-    \sum_{\text{cannot}} a_{ij}[z_i = z_j]`: soft-constrained K-means. Hard links give the
+    As :math:`\sigma \to 0` with :math:`w = a / \sigma^2` the posterior of the labels concentrates
+    on the minimum of :math:`\tfrac12\sum_i\|x_i - \mu_{z_i}\|^2 + \sum_{\text{must}} a_{ij}[z_i \ne
+    z_j] + \sum_{\text{cannot}} a_{ij}[z_i = z_j]`: soft-constrained K-means. Hard links give the
     constrained K-means of Wagstaff et al. The thesis prints :math:`W = a`; per unordered pair it is
     :math:`a / \sigma^2` (Lu 2008, sections 3.2-3.3, corrected).
 

@@ -46,11 +46,11 @@ def constraint_fit(
     :math:`D_h` is the Jensen-Shannon divergence among the soft labels
     :math:`s_{ij} \propto q_{ij}^{1/T}` of the points in constraint h. Labels are
     :math:`\arg\max_j q_{ij}`, a function of features and parameters alone: a constraint moves
-    parameters, never a label, so that points alike are labelled alike, constrained or not.
+    parameters, never a label, so points with equal features have equal labels, constrained or not.
 
-    This is not a generative model but a mixture with a penalty: nothing can be simulated from it,
+    This is not a generative model but a mixture with a penalty. Nothing can be simulated from it;
     the prices :math:`\lambda_h` cannot be learned from its density, which has no normaliser over
-    constraints, and draws from it are draws from a Gibbs posterior.
+    constraints; and draws from it are draws from a Gibbs posterior.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def constraint_fit(
         Parameter of the symmetric Dirichlet prior; 1 is flat.
     strength : float, optional
         :math:`\lambda_h` of infinite links and of groups, in nats; the number of points if None,
-        for it must outweigh what the constraint costs in likelihood.
+        since it must outweigh what the constraint costs in likelihood.
     temperature : float
         :math:`T`; towards 0, divergences count violated constraints.
     must_groups, cannot_groups : sequence of array_like of int

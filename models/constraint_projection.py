@@ -43,9 +43,9 @@ def constraint_projection(
     with :math:`P_\perp` an orthonormal basis of the orthogonal complement of the columns of F. The
     whitening W and m make mean and covariance of the data 0 and I. It is needed: a density of
     :math:`F^\top y` alone rewards directions of little variance, whatever the clusters, and grows
-    without bound where the variance is 0. Here the likelihood is one of x, so that different F
-    compare. F is found up to a rotation. Constraints enter as in `constraint_fit`, and its remarks on
-    penalties apply.
+    without bound where the variance is 0. Here the likelihood is that of x, so that different F can
+    be compared. F is found up to a rotation. Constraints enter as in `constraint_fit`, and its
+    remarks on penalties apply.
 
     Parameters
     ----------

@@ -56,8 +56,8 @@ def domain_adaptation(
     Parameters
     ----------
     x : array_like, shape (num_points, num_features), or None
-        Rows of the target, the features those of the source, matched by name where both have names.
-        None simulates `num_points` rows, and as site ``known`` their classes.
+        Rows of the target with the features of the source, matched by name where both have names.
+        None simulates `num_points` rows and, as site ``known``, their classes.
     known : PartialLabels, optional
         Class of each row, -1 where it is not known, or a mask of the classes that it may have; by the
         names that classes have in the source, or by number if they have none there.
@@ -71,9 +71,9 @@ def domain_adaptation(
         Where nothing indicates that the target has moved, the components stay as they are. "flat" is the
         thesis' maximum likelihood, for which the source is only a start.
     weights_worth : float, optional
-        Weight of the source's weights under ``shift="source"``, in points of the target for all components
-        together; 0 leaves the frequencies of classes to the target. `fit` chooses it with `worth`; where
-        `worth` is given it is `worth` times the number of components.
+        Weight of the source's weights under ``shift="source"``, in points of the target for all
+        components together; 0 leaves the frequencies of classes to the target. `fit` chooses it
+        with `worth`; if `worth` is given, it is `worth` times the number of components.
     covariance : {"full", "diagonal"}
     strength : float
         :math:`\beta`, in nats; 0 ignores the known classes, infinity keeps them.

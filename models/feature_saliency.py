@@ -67,26 +67,26 @@ def feature_saliency(
     known : PartialLabels, optional
         Known clusters of some points.
     num_clusters : int
-        The most clusters that there may be.
+        Maximum number of clusters.
     selection : {"mml", "sparse"}
         Prior of the structure. "mml" is the minimum message length (see `structure_length`), an improper
         prior under which `ComponentwiseEM` leaves out clusters and features. "sparse" is a proper one,
         :math:`\pi \sim \text{Dirichlet}(\alpha)` and :math:`\rho_l \sim \text{Beta}(a, b)`, which can be
         sampled.
     prior : {"empirical", "flat"} or GaussianPrior
-        Of means and variances; see `SalientFeatures`.
+        Prior of means and variances; see `SalientFeatures`.
     concentration : float, optional
         :math:`\alpha`, 1 / num_clusters by default.
     saliency_prior : (float, float), optional
-        a and b, (0.5, 0.5) by default. Neither is taken under "mml".
+        a and b, (0.5, 0.5) by default. Under "mml" neither `concentration` nor this is taken.
     reading, flip_rate, weight_per, inference
         See `ppc`; links are read as statements by default.
     kinds : "normal" or sequence of str, optional
-        What each feature is: "normal", "count" (Poisson), "category:C" (one of C categories) or "ordered:C"
-        (C ordered levels, binomial). Categories and levels are coded 0, 1, ..., or have the values that are
-        named, "category:-1,1"; see `MixedFeatures` for their priors. They need x, and a proper `prior`. By
-        default `sidebayes.fit` takes columns of few different values for categories, see `kinds_of_columns`,
-        and all others for normal.
+        What each feature is: "normal", "count" (Poisson), "category:C" (one of C categories) or
+        "ordered:C" (C ordered levels, binomial). Categories and levels are coded 0, 1, ..., or have
+        the values that are named, "category:-1,1"; see `MixedFeatures` for their priors. They need
+        x, and a proper `prior`. By default `sidebayes.fit` treats columns with few different values
+        as categories, see `kinds_of_columns`, and all others as normal.
     num_points : int, optional
 
     References

@@ -52,25 +52,26 @@ def geodesic_embedding(
     num_classes: int | None = None,
     num_points: int | None = None,
 ) -> None:
-    r"""Positions of points whose distances are those of the data, in noise (Oh and Raftery 2001).
+    r"""Positions of points whose distances are observed with noise (Oh and Raftery 2001).
 
     .. math:: x_i \sim \mathcal N(0, s^2 I_q) \mid \textstyle\sum_i x_i = 0, \qquad
               \sigma^2 \sim \text{IG}(1, \sigma_0^2 / 2), \\
               \log d_{ij} \sim \mathcal N(\log\|x_i - x_j\|, \sigma^2)
 
-    for landmarks j. Positions are known up to rotation and reflection; their mean, of which distances say
-    nothing, is zero.
+    for landmarks j. Positions are known up to rotation and reflection; their mean, about which
+    distances hold no information, is zero.
 
-    Distances along the graph of a table of points are sums of the same edges, and depend strongly on one
-    another, which this density does not know: taken as independent, they give a posterior that is much too
-    narrow. By default the density of such distances is therefore raised to a power below one, see `power`.
-    With a power the likelihood is no density of data, so that `loo` and `kfold` refuse it.
+    Distances along the graph of a table of points are sums of the same edges, and depend strongly
+    on one another. This density ignores the dependence: distances treated as independent give a
+    posterior that is much too narrow. By default the density of such distances is therefore raised
+    to a power below one, see `power`. With a power the likelihood is not a density of data, and
+    `loo` and `kfold` refuse it.
 
     Parameters
     ----------
     x : array_like, shape (num_points, num_features), optional
-        Points, of which distances are shortest paths in the graph of nearest neighbours, as those of
-        Isomap. Left out where distances are given.
+        Points, whose distances are shortest paths in the graph of nearest neighbours, as in Isomap.
+        Left out where distances are given.
     links : Links, LabelGraph or None
         Statements that points are near one another, or far apart; see `stated_nearness`.
     known : PartialLabels, optional
@@ -82,26 +83,28 @@ def geodesic_embedding(
     num_dimensions : int
         q, less than the number of landmarks.
     num_neighbors : int
-        Points are neighbours if one is among so many nearest of the other.
+        Points are neighbours if one is among this many nearest points of the other.
     num_landmarks : int, optional
-        Number of landmarks of `x`, far from one another; all of up to 500 points by default, else 100.
+        Number of landmarks of `x`, far from one another; by default all points if there are up to
+        500, else 100.
     noise : {"log_normal", "log_t", "normal"}
-        Law of a distance, see `NoisyDistances`: in relative noise, the same with the tails of Student's t
-        of 4 degrees of freedom, or in noise of the same size for all.
+        Distribution of a distance, see `NoisyDistances`: with relative noise, the same with the
+        tails of Student's t with 4 degrees of freedom, or with noise of the same size for all.
     noise_level : float
         :math:`\sigma_0`, typical size of the noise, as a share of distances.
     power : float, optional
-        To which the density of the distances is raised, in (0, 1]. By default one where `distances` are
-        given, with or without `x`. For those of `x` the number of edges that they are sums of, at least
-        ``num_points * num_neighbors / 2``, as a share of their own number.
+        Power to which the density of the distances is raised, in (0, 1]. By default one if
+        `distances` are given, with or without `x`. For distances of `x` it is the number of edges
+        of which they are sums, at least ``num_points * num_neighbors / 2``, as a share of the
+        number of distances.
     scale : float, optional
         s; by default that at which mean squared distances are those of the data.
     reach : float or Distribution
-        Distance, in units of s, up to which points are near by what links say; see `stated_nearness`.
+        Distance, in units of s, up to which links count points as near; see `stated_nearness`.
     num_classes : int, optional
         Number of classes of `known`.
     num_points : int, optional
-        To simulate without data.
+        Number of points, to simulate without data.
 
     References
     ----------

@@ -62,7 +62,7 @@ def hierarchical_shape(
     weight_per: str = "point",
     inference: str | Inference = "exact",
 ) -> None:
-    r"""Hierarchical model of shapes (Yu 2016, chapter 3), of landmarks that correspond.
+    r"""Hierarchical model of shapes (Yu 2016, chapter 3), for landmarks that correspond.
 
     .. math:: \pi \sim \text{Dirichlet}(\alpha), \quad
               P(z) \propto \prod_i \pi_{z_i} \prod_{(i,j)} e^{w_{ij}[z_i = z_j]}, \\
@@ -74,11 +74,12 @@ def hierarchical_shape(
     Shapes are vectors w in the chart at M, the mean shape of all, whose directions B are horizontal: the
     population is the prior of the group means :math:`m_g`. Groups may be known, partly known, or unknown.
 
-    Yu takes normal laws of points on the preshape sphere, and leaves out their normaliser, which depends
-    on the parameters. In the chart the laws are normal and normalised, and each step of his algorithm
-    (section 3.6) is exact. A free covariance of the population, which he estimates, is hardly
-    identified: with G groups maximum likelihood finds (G - 1) / G of it. Here it is a multiple of
-    that within groups, :math:`m_g \sim N(m, C_g / \kappa)`, as `GaussianPrior` says.
+    Yu uses normal densities of points on the preshape sphere, and leaves out their normaliser,
+    which depends on the parameters. In the chart the densities are normal and normalised, and each
+    step of his algorithm (section 3.6) is exact. A free covariance of the population, which he
+    estimates, is hardly identified: with G groups maximum likelihood finds (G - 1) / G of it. Here
+    it is a multiple of that within groups, :math:`m_g \sim N(m, C_g / \kappa)`, as `GaussianPrior`
+    says.
 
     Parameters
     ----------
@@ -93,32 +94,34 @@ def hierarchical_shape(
     known : PartialLabels, optional
         Known groups of some individuals, or of all, in the order of ``subjects.names``.
     covariates : array_like, shape (num_subjects, num_terms), optional
-        Columns c without an intercept, such as age, log size, or indicators of groups that are known and not
-        to be labels; in the order of ``subjects.names``. `shape_design` makes them by a formula. Their slopes
-        :math:`\beta` are the same in all groups. New individuals for whom they are left out
-        have those of the mean.
+        Columns c without an intercept, such as age, log size, or indicators of groups that are
+        known and not to be labels; in the order of ``subjects.names``. `shape_design` makes them by
+        a formula. Their slopes :math:`\beta` are the same in all groups. New individuals for whom
+        they are left out have the mean covariates.
     chart : array_like, shape (num_landmarks, num_axes, 1 + num_modes), optional
         The mean shape M, and the directions B, as `shape_chart` gives them. Chosen from the data by
         default: the Procrustes mean and the principal directions about it.
     num_clusters : int
         Number of groups.
     num_modes : int, optional
-        Number of directions of the chart that is chosen. By default as many as hold 95 % of the variance,
-        but no more than one for three individuals. What shapes have beyond them is left out.
+        Number of directions of the chart that is chosen. By default as many as explain 95 % of the
+        variance, but no more than one per three individuals. Variation beyond them is left out.
     size : bool
-        Whether the logarithm of the centroid size stands beside the coordinates of the shape, as a last one.
+        Whether the logarithm of the centroid size is added to the coordinates of the shape, as the
+        last one.
     covariance : {"full", "tied", "diagonal", "spherical"}
-        Of the individuals of a group about its mean; "tied" is one for all groups.
+        Covariance of the individuals of a group about its mean; "tied" is one for all groups.
     prior : {"empirical", "flat"} or GaussianPrior
-        Of means and covariances, in the chart.
+        Prior of means and covariances, in the chart.
     population : {"fixed", "learned"}
-        Mean and :math:`\kappa` of the population are those of the prior, or sites of their own, for engines
-        that draw: a joint mode draws group means together. See `population_prior`.
+        Whether mean and :math:`\kappa` of the population are those of the prior, or sites of their
+        own. The latter is for engines that draw: a joint mode pulls group means together. See
+        `population_prior`.
     outline : {"open", "closed"}, optional
         Whether landmarks in the order of their numbers are an outline, for pictures and bands along it; the
         density does not depend on it.
     concentration, weights, reading, flip_rate, weight_per, inference
-        See `ppc`; of groups, and of individuals in place of points.
+        See `ppc`, with groups as clusters and individuals as points.
 
     References
     ----------

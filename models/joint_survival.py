@@ -61,7 +61,7 @@ def joint_survival(
         share, in the order of the subjects' names, ``sidebayes.Groups(subjects).names``. Subjects enter
         at the origin: there is no correction for delayed entry. None simulates.
     event : array_like, shape (num_subjects,), optional
-        1 where the event was seen, 0 where the time is censored. By default it was always seen.
+        1 where the event was seen, 0 where the time is censored. By default all events were seen.
     covariates : array_like, shape (num_subjects, num_covariates), optional
         Columns w without an intercept, which the baseline hazard has. Its sites, ``level`` and
         ``log_hazards``, are those at the covariates :math:`w_0` of ``hazard.origin``.

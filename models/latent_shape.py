@@ -55,7 +55,7 @@ def latent_shape(
     weight_per: str = "point",
     inference: str | Inference = "exact",
 ) -> None:
-    r"""Hierarchical model of shapes (Yu 2016, chapter 3), of which points are observed.
+    r"""Hierarchical model of latent shapes (Yu 2016, chapter 3), of which points are observed.
 
     .. math:: \pi \sim \text{Dirichlet}(\alpha), \quad
               P(z) \propto \prod_i \pi_{z_i} \prod_{(i,j)} e^{w_{ij}[z_i = z_j]}, \\
@@ -70,10 +70,11 @@ def latent_shape(
 
     The rows of all individuals are in the frame of the chart: `register_points` lays them there.
 
-    Yu has the potential of the kernel distance in place of the density of points, and normal laws on
-    the preshape sphere without their normaliser; see `KernelPotential` and `hierarchical_shape`. The most
-    probable shapes and covariances together are useless: the density of shapes grows without bound
-    as their variance falls, and the prior alone ends that. `MonteCarloEM` averages over shapes.
+    Yu uses the potential of the kernel distance in place of the density of points, and normal
+    densities on the preshape sphere without their normaliser; see `KernelPotential` and
+    `hierarchical_shape`. A joint mode of shapes and covariances is useless: the density of shapes
+    grows without bound as their variance falls, and only the prior ends that. `MonteCarloEM`
+    averages over shapes.
 
     Parameters
     ----------
@@ -88,25 +89,26 @@ def latent_shape(
     known : PartialLabels, optional
         Known groups of some individuals, or of all, in the order of ``subjects.names``.
     chart : array_like, shape (num_points, num_axes, 1 + num_modes), optional
-        The reference M, and the directions B, as `register_points` and `shape_chart` give them. Of landmarks
-        that are in one frame, M is their mean by default, with all directions.
+        The reference M, and the directions B, as `register_points` and `shape_chart` give them. For
+        landmarks that are in one frame, M is their mean by default, with all directions.
     num_clusters : int
         Number of groups.
     rank : int, optional
-        Columns of W, below the number of directions of the chart; by default 3, or as many as there may be.
+        Number of columns of W, below the number of directions of the chart; by default 3, or the
+        maximum.
     observation : {"density", "kernel"}
-        The density above, or the potential of the kernel distance, which is no density: it suits fits, and
-        neither simulates nor compares models.
+        The density above, or the potential of the kernel distance, which is not a density: it suits
+        fits, but neither simulates nor compares models.
     width : float, optional
-        s, where it is not to be learned; of the kernel, its width: two distances between neighbouring
-        points of M by default.
+        s, if it is not to be learned; for the kernel, its width, by default twice the distance
+        between neighbouring points of M.
     temperature : float, optional
-        Of the kernel potential, by default :math:`1 / T^2`, which is the source's where individuals
-        have T points.
+        Temperature of the kernel potential, by default :math:`1 / T^2`, which is that of the source
+        if individuals have T points.
     prior : LowRankPrior
-        Of means and covariances, by default of radius 0.2.
+        Prior of means and covariances, by default of radius 0.2.
     concentration, weights, reading, flip_rate, weight_per, inference
-        See `ppc`; of groups, and of individuals in place of points.
+        See `ppc`, with groups as clusters and individuals as points.
 
     References
     ----------

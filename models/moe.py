@@ -49,11 +49,11 @@ def moe(
     Parameters
     ----------
     x : array_like, shape (num_points, num_features), or None
-        None simulates `num_points` rows, and as site ``known`` their classes; `prior` must then be a
-        GaussianPrior.
+        None simulates `num_points` rows and, as site ``known``, their classes; `prior` must then be
+        a GaussianPrior.
     known : PartialLabels, optional
-        Class of each row, -1 where it is not known, or a mask of the classes that it may have. When
-        rows are simulated, the rows that it states something about get a class; by default all do.
+        Class of each row, -1 where it is not known, or a mask of the classes that it may have. In
+        simulations, the rows about which it states something get a class; by default all do.
     num_clusters, num_classes : int
         Number of components, and of classes, including those that no row is known to have.
     covariance : {"full", "tied", "diagonal", "spherical"}

@@ -45,7 +45,7 @@ def pairwise_gp(
 
     Latent functions are linear in the rows of `x`, so these are features of a kernel: those of
     `GraphKernel.features` make functions that vary slowly along clusters, raw data a linear
-    classifier. The labels are summed out, and the coefficients are whitened. Of two classes the
+    classifier. The labels are summed out, and the coefficients are whitened. For two classes, the
     difference of the functions is the thesis' f, of variance :math:`\lambda`.
 
     Parameters
@@ -56,9 +56,10 @@ def pairwise_gp(
         Hard and soft statements; without any the posterior is the prior.
     num_clusters : int
     variance : float or Distribution, optional
-        :math:`\lambda`, of the difference of two latent functions where the kernel is one; a distribution to
-        learn it. By default ten over the mean diagonal of the kernel, whatever the units of the features;
-        it is recorded as site ``variance``. If it is small, the mode is at zero.
+        :math:`\lambda`, the variance of the difference of two latent functions where the kernel is
+        one; give a distribution to learn it. By default ten over the mean diagonal of the kernel,
+        whatever the units of the features; it is recorded as site ``variance``. If it is small, the
+        mode is at zero.
     likelihood : {"exact", "factorised", "jensen"}
         How labels of overlapping statements are summed out: jointly, a product over statements (Lu
         2008, eq. 4.22; exact where no point is in two), or Jensen's lower bound (eq. 4.23, soft

@@ -53,8 +53,8 @@ def pfgl(
     Parameters
     ----------
     x : array_like, shape (num_points, num_features), or None
-        None simulates `num_points` rows, and as site ``known`` their classes; `prior` must then be a
-        GaussianPrior.
+        None simulates `num_points` rows and, as site ``known``, their classes; `prior` must then be
+        a GaussianPrior.
     known : PartialLabels, optional
         As for `moe`.
     num_clusters, num_classes : int

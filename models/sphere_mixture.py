@@ -52,11 +52,11 @@ def sphere_mixture(
               x_i = \exp_{\mu_{z_i}} t_i, \quad t_i \sim N(0, C_{z_i}), \quad
               C_k \sim \mathcal{W}^{-1}(\nu, s^2 I_Q)
 
-    with the exact density on the first sheet, :math:`N(t; 0, C) (\sin \|t\| / \|t\|)^{1 - Q}`; the source
-    leaves the second factor out. What lies on further sheets is bounded by ``missing_mass``. Components
-    may be von Mises-Fisher densities instead. The labels are summed out. One cluster of low rank, :math:`C
-    = W W^\top + s^2 I`, is a probabilistic principal geodesic analysis, whose noise lies in the tangent
-    space at the mean. The source has no links.
+    with the exact density on the first sheet, :math:`N(t; 0, C) (\sin \|t\| / \|t\|)^{1 - Q}`; the
+    source leaves the second factor out. The mass on further sheets is bounded by ``missing_mass``.
+    Components may be von Mises-Fisher densities instead. The labels are summed out. One cluster of
+    low rank, :math:`C = W W^\top + s^2 I`, is a probabilistic principal geodesic analysis, whose
+    noise lies in the tangent space at the mean. The source has no links.
 
     Parameters
     ----------
@@ -69,11 +69,11 @@ def sphere_mixture(
     num_clusters : int
     family : {"wrapped_normal", "von_mises_fisher"}
     covariance : {"full", "spherical", "low_rank"}, optional
-        Of wrapped normals; "full" by default.
+        Covariance of wrapped normals; "full" by default.
     rank : int
         Number of columns of W under "low_rank".
     prior : {"empirical", "flat"} or DirectionalPrior
-        Of covariances, in radians; "flat" is maximum likelihood.
+        Prior of covariances, in radians; "flat" is maximum likelihood.
     concentration : float
         Parameter of the symmetric Dirichlet prior; 1 is flat.
     weights, reading, flip_rate, weight_per, inference

@@ -73,8 +73,8 @@ def trajectories(
         Links between subjects, by their numbers in ``subjects.names``, or between rows where there are
         none.
     anchors : array_like, shape (num_anchors, num_inputs), optional
-        Inputs at which curves are described; `fit` chooses them as `curve_anchors` says, and under bare
-        NumPyro they are all rows.
+        Inputs at which curves are described; by default `fit` chooses them by `curve_anchors`, and
+        under bare NumPyro they are all rows.
     observed : array_like, shape (num_rows,) or (num_rows, num_outputs), optional
         One where an output of a row was measured, zero where it was not: the value of y there is
         ignored. By default all outputs were measured.
@@ -82,19 +82,20 @@ def trajectories(
         Truncation level.
     kernel : {"rbf", "matern32", "matern52"}
     length_scale : float, array_like of shape (num_inputs,), or Distribution, optional
-        Length-scale in units of the inputs. None learns it: log-normal, median a fifth of the inputs'
-        range.
+        Length-scale in units of the inputs. None learns it, with a log-normal prior whose median is
+        a fifth of the range of the inputs.
     amplitude : float or Distribution, optional
-        Standard deviation of the curves, in units of y. None learns it: log-normal, median the standard
-        deviation of y.
+        Standard deviation of the curves, in units of y. None learns it, with a log-normal prior
+        whose median is the standard deviation of y.
     noise : float, array_like of shape (num_outputs,), or Distribution, optional
-        Standard deviation about the curves; of all outputs, or of each, for which a prior is one of vectors.
-        None learns one of all: log-normal, median a fifth of the standard deviation of y.
+        Standard deviation about the curves, for all outputs or for each; a prior for each is a
+        distribution of vectors. None learns one for all, with a log-normal prior whose median is a
+        fifth of the standard deviation of y.
     own : some of {"length_scale", "amplitude", "noise"}
         Learned parameters of which every cluster has its own.
     mean : array_like, shape () or (num_outputs,), optional
-        Prior mean of the curves, to which they return far from data. By default that of y, by output, where
-        the amplitude is left out too, and zero where it is given or has a prior.
+        Prior mean of the curves, to which they return far from data. By default that of y, by
+        output, if the amplitude is left out too, and zero if the amplitude is given or has a prior.
     concentration : float or Distribution
         :math:`\alpha`.
     truncation : {"closed", "open"}
@@ -109,8 +110,8 @@ def trajectories(
     inference : str or inference object
         What to do with loopy connected sets too wide for exact summation.
     inducing : int, optional
-        Describe curves by so many inducing points: the fully independent training conditional (FITC),
-        another model, which tends to the Gaussian process as their number grows.
+        Describe curves by this many inducing points: the fully independent training conditional
+        (FITC), a different model, which tends to the Gaussian process as their number grows.
 
     References
     ----------

@@ -74,8 +74,8 @@ def fit(
         (`sidebayes.scan`) is fitted by stochastic EM, or by coordinate ascent or SVI where `engine` says so.
     engine : str or engine, optional
         Name, such as "em", "laplace" or "nuts" (``sidebayes list`` shows them all), or a
-        configuration such as ``EM(num_restarts=20)``. By default the first one of the card. Samplers
-        start from the mode that it finds.
+        configuration such as ``EM(num_restarts=20)``. By default the first engine of the card,
+        which also finds the mode from which samplers start.
     seed : int
         The same seed gives the same result on the same machine.
     init : mapping or Fit, optional
@@ -89,9 +89,10 @@ def fit(
         Names of the columns of the first table that has columns; by default those of the data frame.
         Columns of new data are matched by name where they have names.
     checkpoint : path, optional
-        File that keeps the state of the engine, so that the same call goes on after an interruption.
+        File that keeps the state of the engine, so that the same call continues after an
+        interruption.
     checkpoint_every : float
-        Least number of seconds between two writes.
+        Minimum number of seconds between two writes.
     progress : bool
         Show progress where there is a terminal.
     **arguments
@@ -153,10 +154,10 @@ def compare(fits: Mapping[str, Fit | xr.DataTree | xr.Dataset | str | Path | MCM
     Parameters
     ----------
     fits : mapping of str to Fit, or to draws made elsewhere
-        Beside fits, what ArviZ reads from NumPyro, nutpie, PyMC or CmdStan (a DataTree or InferenceData
-        of the same variables), NumPyro's `MCMC`, or the path of ArviZ's file. What cannot be judged
-        without the model is blank; `Fit.from_draws` gives such draws a full fit. The path of a file that
-        `Fit.save` wrote is that fit.
+        Besides fits, these may be draws: what ArviZ reads from NumPyro, nutpie, PyMC or CmdStan (a
+        DataTree or InferenceData of the same variables), NumPyro's `MCMC`, or the path of an ArviZ
+        file. Entries that need the model are then blank; `Fit.from_draws` makes a full fit of such
+        draws. The path of a file that `Fit.save` wrote stands for that fit.
 
     Returns
     -------
@@ -198,15 +199,15 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
     model : callable, optional
         Your own model, which predictions need; that of a card is found by its name.
     **options
-        What a file cannot hold, passed again by name: an option that was a function, such as
-        ``component=``, or ``engine=`` where that was your own. Without such an option the fit can be
-        read, but everything that needs its model is refused.
+        What a file cannot hold, passed again by name: an option that is a function, such as
+        ``component=``, or ``engine=`` if the engine was your own. Without such an option the fit
+        can be read, but everything that needs its model is refused.
 
     Raises
     ------
     ValueError
-        If there is no such file, it is not a saved fit, or the model is not the one that was fitted:
-        its sites are others, or its log densities at a draw in the file.
+        If there is no such file, it is not a saved fit, or the model is not the one that was
+        fitted: its sites differ, or its log densities at a draw in the file do.
     """
     tree = _read_tree(as_path(path))
     with _damage_named(path):

@@ -73,7 +73,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Labels of the training data, links respected.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
-        Only if the training data had names of columns.
+        Names of the columns; only if the training data had any.
 
     Examples
     --------
@@ -129,8 +129,8 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         TypeError, ValueError
-            For bad input, such as links to more rows than `X` has without `rows`, or a method that a table
-            and links are not enough for.
+            For bad input, such as links to more rows than `X` has without `rows`, or a method that
+            needs more than a table and links.
         """
         refuse_side_information(y, _IGNORED)
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
@@ -166,12 +166,12 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self.fit(X, y, **given).labels_
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Most probable label of each row, links left out, shape (n_samples,)."""
+        """Most probable label of each row, without links, shape (n_samples,)."""
         x = self._checked(X)
         return self.result_.predict(x)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Label probabilities, links left out, shape (n_samples, n_clusters)."""
+        """Label probabilities, without links, shape (n_samples, n_clusters)."""
         x = self._checked(X)
         return self.result_.predict_proba(x)
 
@@ -183,7 +183,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def score(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Mean log predictive density of the rows, links left out, by their weights; `y` is ignored."""
+        """Weighted mean log predictive density of the rows, without links; `y` is ignored."""
         refuse_side_information(y, "and rows are scored without links; leave it out")
         refuse_mixed_orders(X=X, sample_weight=sample_weight)
         found = self.score_samples(X)
@@ -198,7 +198,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Classifier that learns from labelled and unlabelled rows, by mixtures whose components have classes.
 
-    Takes what scikit-learn's semi-supervised classifiers take: ``y`` holds -1 where a class is not known.
+    As for scikit-learn's semi-supervised classifiers, ``y`` holds -1 where a class is not known.
 
     Parameters
     ----------
@@ -211,8 +211,8 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     engine : str or engine, optional
         By default the first engine of the card.
     options : mapping, optional
-        Options of the model, such as ``{"covariance": "diagonal"}``, and ``"label_noise": 0.05`` of "moe" and
-        "pfgl".
+        Options of the model, such as ``{"covariance": "diagonal"}``, and ``"label_noise": 0.05``
+        for "moe" and "pfgl".
     random_state : int, RandomState or None
 
     Attributes
@@ -316,7 +316,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return prob
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Share of the rows with a known class for which it is predicted.
+        """Share of the rows with a known class whose class is predicted correctly.
 
         Parameters
         ----------
@@ -324,7 +324,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         y : array_like, shape (n_samples,)
             As for `fit`; rows whose class is not known are left out.
         sample_weight : array_like, shape (n_samples,), optional
-            Of at least zero.
+            Weights of at least zero.
 
         Raises
         ------

@@ -21,8 +21,8 @@ __all__ = ["LinkedKFold"]
 class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no types
     """Folds for cross-validation that no link crosses.
 
-    Rows that a chain of links connects are held out together, so that a fit to the others has seen
-    nothing of them. The sizes of the folds are as even as the connected sets allow.
+    Rows of a connected set are held out together, so that a fit to the other rows has no
+    information about them. The sizes of the folds are as even as the connected sets allow.
 
     Parameters
     ----------
@@ -32,14 +32,14 @@ class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no type
         Number of folds: at least 2, and at most the number of connected sets, of which a row without
         links is one.
     shuffle : bool
-        Deal connected sets out at random, rather than by size.
+        Assign connected sets to folds at random, rather than by size.
     random_state : int, RandomState or None
         Randomness of the shuffling.
 
     Raises
     ------
     TypeError, ValueError
-        If `links` are no Links, or `n_splits` is no integer of at least 2.
+        If `links` are not Links, or `n_splits` is not an integer of at least 2.
 
     Examples
     --------

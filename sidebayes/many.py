@@ -40,25 +40,26 @@ def fit_each(
     progress: bool = True,
     **common: Any,
 ) -> dict[str, Fit]:
-    """Fit many times: several engines, models, options, seeds or data, for one `sidebayes.fit` each.
+    """Run `sidebayes.fit` for each of several engines, models, options, seeds or data.
 
     Parameters
     ----------
     each : mapping of str to mapping
-        By the name of the fit, the arguments of `sidebayes.fit` that it has for itself, such as
+        Arguments of `sidebayes.fit` for each fit alone, by the name of the fit, such as
         ``{"em": {"engine": "em"}, "nuts": {"engine": "nuts"}}``; ``method`` and data by name may be
         among them.
     *data
         Data that all fits have in common, in the order of the model's arguments.
     folder : path, optional
-        Every fit is written here as ``name.nc`` by the worker that made it, and read if it is there: the
-        same call goes on after an interruption. Workers on several machines need a folder that all see.
+        Each fit is written here as ``name.nc`` by the worker that made it, and read if it is there
+        already: the same call continues after an interruption. Workers on several machines need a
+        folder that all of them can access.
     n_jobs : int, optional
-        Number of fits side by side; None is one, or what ``joblib.parallel_config`` says, which may name a
-        cluster. The fits are the same.
+        Number of fits to run in parallel; None is one, or what ``joblib.parallel_config`` sets,
+        which may name a cluster. The fits are the same.
     progress : bool
     **common
-        Arguments of `sidebayes.fit` for all fits; those in `each` go first.
+        Arguments of `sidebayes.fit` for all fits; those in `each` take precedence.
 
     Returns
     -------
@@ -68,8 +69,8 @@ def fit_each(
     Raises
     ------
     TypeError, ValueError, FitError
-        As `sidebayes.fit`, with a note that names the fit; or if the folder holds another fit of that
-        name.
+        As for `sidebayes.fit`, with a note that names the fit; or if the folder holds a different
+        fit of that name.
 
     Examples
     --------

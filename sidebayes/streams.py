@@ -153,7 +153,7 @@ def by_block(
     data, named
         With a table on disk among them.
     to : path or None
-        A file ``.parquet``, or a folder ``.zarr``, which is made anew; None returns an array.
+        A file ``.parquet``, or a folder ``.zarr``, which is written anew; None returns an array.
     column : str
         Name of the column, or the beginning of the names of several.
     num_draws : int

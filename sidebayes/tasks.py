@@ -37,7 +37,7 @@ class Task(NamedTuple):
     name : str
         In a few words, for the progress bar and for errors.
     given : object
-        What this task has for itself, such as a seed.
+        What belongs to this task alone, such as a seed.
     """
 
     name: str
@@ -54,13 +54,13 @@ def run_tasks(
     total: int | None = None,
     progress: bool = True,
 ) -> Generator[Any]:
-    """Do independent tasks and return what they give in their order, one by one.
+    """Run independent tasks, and yield their results in order, one by one.
 
-    With more than one job, or under ``joblib.parallel_config``, workers of joblib do them: its own processes,
-    or those of Dask or Ray. What all tasks share is pickled once, functions of the user with it; large
-    arrays reach processes of this machine as memory maps, arrays that are mapped already are opened
-    again by their path, and arrays on a device travel as those of NumPy. Workers of other processes
-    use one thread each and the program cache of their user.
+    With more than one job, or under ``joblib.parallel_config``, joblib's workers run them: its own
+    processes, or those of Dask or Ray. What all tasks share is pickled once, together with
+    functions of the user. Large arrays reach processes of this machine as memory maps; arrays that
+    are mapped already are opened again by their path, and arrays on a device travel as NumPy
+    arrays. Workers in other processes use one thread each and the program cache of their user.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def run_tasks(
         Read only as far ahead as there are workers.
     shared : object
     n_jobs : int or None
-        As joblib has it: None is one, or what ``joblib.parallel_config`` says; -1 is all processors.
+        As in joblib: None is one, or what ``joblib.parallel_config`` sets; -1 is all processors.
     title : str
         Of the progress bar.
     total : int, optional

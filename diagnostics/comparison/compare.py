@@ -70,22 +70,34 @@ class Comparison:
     Attributes
     ----------
     frame : pandas.DataFrame
-        ``method``, ``engine``; ``ari``, ``nmi``, ``accuracy`` where the truth is known, of the classes of
-        methods that learn some, else of the clusters, over rows whose class the fit was not given;
-        ``log_joint`` of the best point found, with the change-of-variables term for engines that
-        work in unconstrained space, so compare it within an engine only; ``log_evidence``
-        and whether ``evidence`` is an estimate or a lower bound; ``bic`` of modes, see `Fit.bic`;
-        ``elpd_loo``, leaving out one connected set at a time, NaN ("do not use") where ``bad_k``, the share
-        of them whose Pareto k is too high for the number of draws, is not zero (see `Fit.loo`);
-        worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
-        ``links``, the ``kind`` they were taken as (hard, soft, learned), and those ``violated`` by
-        the labels; ``flip``, posterior mean of a flip rate;
-        ``compile_s``, ``run_s``, and ``total_s``, the whole time of the fit; ``ess_per_s``;
-        ``approximate``. Fits of one model to the same
-        data are measured against one of them: ``distance``, mean absolute difference in the
-        probability that two points share a cluster; ``shift``, largest distance of their
-        posteriors over label-invariant functionals of the parameters, ``shift_of`` which, in
-        standard deviations (see `sidebayes.diagnostics.symmetry.distance.wasserstein`); and ``trust``.
+        Columns:
+
+        - ``method`` and ``engine``;
+        - ``ari``, ``nmi`` and ``accuracy`` where the truth is known: of the classes of methods that
+          learn some, else of the clusters, over rows whose class the fit was not given;
+        - ``log_joint`` of the best point found, with the change-of-variables term for engines that
+          work in unconstrained space, so compare it within an engine only;
+        - ``log_evidence``, and whether ``evidence`` is an estimate or a lower bound;
+        - ``bic`` of modes, see `Fit.bic`;
+        - ``elpd_loo``, leaving out one connected set at a time. It is NaN ("do not use") where
+          ``bad_k``, the share of sets whose Pareto k is too high for the number of draws, is not
+          zero (see `Fit.loo`);
+        - worst ``rhat`` and least ``ess`` over label-invariant functionals, and ``divergences``;
+        - ``links``, the ``kind`` as which they were used (hard, soft, learned), and those
+          ``violated`` by the labels;
+        - ``flip``, the posterior mean of a flip rate;
+        - ``compile_s``, ``run_s``, and ``total_s``, the whole time of the fit; ``ess_per_s``;
+        - ``approximate``.
+
+        Fits of one model to the same data are measured against one of them:
+
+        - ``distance``, the mean absolute difference in the probability that two points share a
+          cluster;
+        - ``shift``, the largest distance of their posteriors over label-invariant functionals of
+          the parameters, in standard deviations (see
+          `sidebayes.diagnostics.symmetry.distance.wasserstein`), and ``shift_of``, the functional
+          with that distance;
+        - ``trust``.
     notes : tuple of str
         Sentences: which fits hold a lower mode than another one of the same posterior, which samplers are
         no reference, and which scores cannot be used or compared.
@@ -97,17 +109,18 @@ class Comparison:
 
     Notes
     -----
-    The reference of ``trust`` is a sampler of several chains that deserves it, see
-    `sidebayes.diagnostics.comparison.reference.choose_reference`; one that started at draws of the prior,
-    and so sees modes that others cannot reach, comes before one of lower R-hat. Others "agree" with it,
-    or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; where three of these
-    exceed a quarter of a standard deviation, a fit that does not differ is "too noisy to say". "no" means
-    that the run says itself that it failed (`Fit.verdict`), "no reference" that no fit deserves to be
-    one. Where the reference started at a mode, and a sampler that started at the prior differs from it,
-    both differ, since one of them may have missed a mode. A mode below that of another engine on the
-    same posterior is a "lower mode", unless only a prior that was read off the data prefers the
-    other. The reference is only the best available fit: where two samplers
-    that start at the prior differ, give them more particles or live points.
+    The reference of ``trust`` is a sampler of several chains that deserves it; see
+    `sidebayes.diagnostics.comparison.reference.choose_reference`. A sampler that started at draws
+    of the prior, and so sees modes that others cannot reach, is preferred to one of lower R-hat.
+    Other fits "differ" from the reference by a shift of more than a tenth and more than three Monte
+    Carlo errors; otherwise they "agree". If three Monte Carlo errors exceed a quarter of a standard
+    deviation, a fit that does not differ is "too noisy to say". "no" means that the run itself
+    reports that it failed (`Fit.verdict`), and "no reference" that no fit deserves to be one. If
+    the reference started at a mode, and a sampler that started at the prior differs from it, both
+    differ, since one of them may have missed a mode. A mode below that of another engine on the
+    same posterior is a "lower mode", unless only a prior that was set from the data prefers the
+    other. The reference is only the best available fit: if two samplers that start at the prior
+    differ, give them more particles or live points.
     """
 
     frame: pd.DataFrame

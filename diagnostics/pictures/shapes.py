@@ -34,10 +34,11 @@ def plot_shapes(
 ) -> Figure:
     """Shapes of the groups: individuals about the means, what sets each group apart, and the leading modes.
 
-    In the plane the deformation from the population to a group is drawn as a grid, by the thin-plate
-    spline through the landmarks, or along the outline with a band, where they are one; in space as
-    arrows. Displacements are magnified, by the factor in the title, so that the largest is well seen.
-    Of latent shapes with draws, the individual that is known least is drawn with its bands.
+    In the plane the deformation from the population to a group is drawn as a grid, by the
+    thin-plate spline through the landmarks, or, if the landmarks are an outline, along it with a
+    band; in space it is drawn as arrows. Displacements are magnified, by the factor in the title,
+    so that the largest is easily seen. For latent shapes with draws, the most uncertain individual
+    is drawn with its bands.
 
     Parameters
     ----------

@@ -68,11 +68,11 @@ def plot_subjects(
     """Measurements of all subjects, and of some with the band predicted for each.
 
     The grey band at the left holds 90 % of what the model predicts for subjects without any
-    measurements, in bins of the horizontal axis; its line is the median. The bands at the right are for
-    the measurements of single subjects, given all data. Subjects take the colours of their classes
-    where the model has classes. Where times to an event were fitted, a third panel has the survival
-    curves of the same subjects from the origin on, given their measurements. Several outputs have a row
-    of panels each.
+    measurements, in bins of the horizontal axis; its line is the median. The bands at the right are
+    for the measurements of single subjects, given all data. Subjects take the colours of their
+    classes where the model has classes. Where times to an event were fitted, a third panel has the
+    survival curves of the same subjects from the origin on, given their measurements. With several
+    outputs, each has a row of panels.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class FitError(RuntimeError):
-    """A run failed; `params` holds the last good state, if any."""
+    """Error of a run that failed; `params` holds the last good state, if any."""
 
     def __init__(self, message: str, params: Mapping[str, NDArray] | None = None) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Status:
-    """Verdict on a run: whether it converged, and a sentence that advises."""
+    """Verdict on a run: whether it converged, and a sentence of advice."""
 
     converged: bool
     message: str
@@ -83,7 +83,7 @@ class Evidence:
     ----------
     value : float
     kind : {"estimate", "bound"}
-        A bound is a lower one.
+        "bound" is a lower bound.
     standard_error : float or None
         Monte Carlo error of `value`; None where it was not sampled.
     """
@@ -228,7 +228,7 @@ class Engine:
         return self
 
     def prepare(self, problem: Problem) -> None:
-        """Have another thread compile what `run` will ask for later; see `compile_ahead`."""
+        """Compile in another thread what `run` will need later; see `compile_ahead`."""
 
     def run(
         self,
@@ -254,7 +254,7 @@ class KeptEngine(Engine):
         progress: bool = True,
         keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
-        """Fit the model of `problem` to its data; `keep` is offered the state on the way."""
+        """Fit the model of `problem` to its data; `keep` receives the state during the run."""
         raise NotImplementedError
 
 

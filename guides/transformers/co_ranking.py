@@ -16,9 +16,9 @@ def co_ranking_quality(distances: ArrayLike, embedded: ArrayLike) -> NDArray[np.
     .. math:: Q_{NX}(\kappa) = \frac{1}{\kappa n}
               \#\{(i, j): \rho_{ij} \le \kappa,\ r_{ij} \le \kappa\}
 
-    where :math:`\rho_{ij}` and :math:`r_{ij}` are the ranks of point j among the neighbours of point i
-    before and after. An embedding by chance has quality :math:`\kappa / (n - 1)`. Ties count in the order
-    of the rows.
+    where :math:`\rho_{ij}` and :math:`r_{ij}` are the ranks of point j among the neighbours of
+    point i before and after. A random embedding has quality :math:`\kappa / (n - 1)`. Ties are
+    ranked in the order of the rows.
 
     Parameters
     ----------

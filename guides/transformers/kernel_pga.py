@@ -52,19 +52,19 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         A name that `sklearn.metrics.pairwise.pairwise_kernels` knows, "precomputed", or a function of two
         rows. A diagonal other than one is divided out, with a warning.
     gamma : float, optional
-        Of "rbf", "laplacian", "polynomial" and "sigmoid". By default 1 / (2 s^2) for "rbf", where s^2 is
-        the weighted mean squared distance over all pairs of rows, each with itself among them; else
-        scikit-learn's.
+        Parameter of "rbf", "laplacian", "polynomial" and "sigmoid". By default 1 / (2 s^2) for
+        "rbf", where s^2 is the weighted mean squared distance over all pairs of rows, each with
+        itself among them; else scikit-learn's.
     degree, coef0 : float
-        Of "polynomial" and "sigmoid".
+        Parameters of "polynomial" and "sigmoid".
     kernel_params : mapping of str to object, optional
-        Arguments of a callable, and of nothing else.
+        Arguments of a callable kernel only.
     rank : int, optional
-        Approximate the kernel by its columns at so many rows, chosen by pivoted Cholesky factorisation.
-        Time and memory then grow with n * rank^2 and n * rank, not with n^2: for up to some 50,000 rows.
-        The warning states what share of the points' squared norms is lost.
+        Approximate the kernel by its columns at this many rows, chosen by pivoted Cholesky
+        factorisation. Time and memory then grow with n * rank^2 and n * rank, not with n^2: for up
+        to about 50,000 rows. The warning states what share of the points' squared norms is lost.
     tol : float
-        Length of the mean tangent vector, in radians, at which the mean is found.
+        Length of the mean tangent vector, in radians, at which the search for the mean stops.
     max_iter : int
         Maximum number of steps to the mean.
 
@@ -133,7 +133,8 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         X : array_like, shape (n, num_features), or (n, n) if the kernel is "precomputed"
         y : ignored
         sample_weight : array_like, shape (n,), optional
-            Not negative. Rows of weight zero count for nothing; `fit_transform` returns their coordinates.
+            Nonnegative weights. Rows of weight zero have no influence; `fit_transform` returns
+            their coordinates.
 
         Raises
         ------
@@ -156,8 +157,9 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         Parameters
         ----------
         X : array_like, shape (num_rows, num_features)
-            Or the kernel of each row with each training row, if it is "precomputed". New rows' kernel with
-            themselves is taken to be one then, so that of the training rows must have been.
+            Or the kernel of each row with each training row, if it is "precomputed". The kernel of
+            new rows with themselves is then taken to be one, so that of the training rows must have
+            been one.
 
         Raises
         ------
@@ -167,7 +169,8 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         Warns
         -----
         SideBayesWarning
-            If rows are like no training row under the kernel: their coordinates are zero.
+            If rows are similar to no training row under the kernel, so that their coordinates are
+            zero.
         """
         check_is_fitted(self)
         x = validate_data(self, X, dtype=np.float64, reset=False)
@@ -191,8 +194,8 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     def sphere_coordinates(self, embedded: ArrayLike) -> NDArray[np.float64]:
         r"""Points of the great subsphere that coordinates stand for: :math:`\exp_\mu \sum_q e_q v_q`.
 
-        Angles between them are the distances that the analysis keeps, and mixtures on the sphere take
-        them.
+        Angles between these points are the distances that the analysis keeps, and mixtures on the
+        sphere take these points.
 
         Parameters
         ----------
@@ -206,7 +209,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         Raises
         ------
         ValueError
-            If coordinates have another number of columns, or are longer than pi.
+            If coordinates have the wrong number of columns, or are longer than pi.
         """
         check_is_fitted(self)
         given = self._checked(embedded)
@@ -222,9 +225,10 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     def inverse_transform(self, X: ArrayLike, *, max_iter: int = 200) -> NDArray[np.float64]:
         """Rows whose points lie nearest to those of some coordinates.
 
-        For "rbf" by fixed-point iterations from the best training row, each of which is taken only if it
-        brings the point nearer (Mika et al. 1999); for "linear" and "cosine" in closed form, with length
-        one, since lengths are divided out. Other kernels have no known pre-images.
+        For "rbf" the rows are found by fixed-point iterations from the best training row, each of
+        which is taken only if it brings the point nearer (Mika et al. 1999); for "linear" and
+        "cosine" they have a closed form, with length one, since lengths are divided out. Other
+        kernels have no known pre-images.
 
         Parameters
         ----------

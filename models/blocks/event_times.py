@@ -37,8 +37,8 @@ class HazardPrior:
               \tau \sim \text{half-normal}(\nu), \quad
               \gamma_k \sim N(0, c_k^2), \quad \alpha_k \sim N(0, a_k^2)
 
-    A pytree, so that fits under other numbers share their programs. All but `cuts` may be values of other
-    sites, for a prior with parameters of its own.
+    The prior is a pytree, so that fits with other values share compiled programs. All values but
+    `cuts` may be values of other sites, for a prior with parameters of its own.
 
     Parameters
     ----------
@@ -57,8 +57,9 @@ class HazardPrior:
         thousand times as large, which ``design.survival`` sets. They hold for effects at the origin of the
         prior of the effects; see `EffectsPrior`.
     origin : array_like, shape () or (num_covariates,)
-        Covariates of which the baseline hazard is, zero by default. It should lie among the data: a hazard
-        at a birth year of 0 is not near any rate of events. ``design.survival`` takes their means.
+        Covariates at which the hazard is the baseline hazard; zero by default. They should lie
+        among the data: a hazard at a birth year of 0 is not near any rate of events.
+        ``design.survival`` takes their means.
 
     Attributes
     ----------

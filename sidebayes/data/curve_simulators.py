@@ -15,7 +15,7 @@ def simulate_sinusoids(
 ) -> pd.DataFrame:
     """Points on a sinusoid, and on one with a linear offset, which cross (Ross and Dy 2013, section 5.1).
 
-    The paper does not print its curves; these are of the authors' released notebook.
+    The paper does not print its curves; these are from the authors' released notebook.
 
     Parameters
     ----------
@@ -70,9 +70,10 @@ def simulate_walkers(
 ) -> pd.DataFrame:
     """Detections of people who cross a camera's view, in place of the CAVIAR scenes.
 
-    Ross and Dy (2013, section 5.2) track four people in 1,164 detections, of a scene that they do not name.
-    Here each walks through the middle of a frame of 384 by 288 pixels, along a straight line with smooth
-    detours, so that all paths cross, and is seen in some 58 % of the frames, in one stretch.
+    Ross and Dy (2013, section 5.2) track four people in 1,164 detections from a scene that they do
+    not name. Here each walks through the middle of a frame of 384 by 288 pixels, along a straight
+    line with smooth detours, so that all paths cross, and is seen in about 58 % of the frames, in
+    one stretch.
 
     Parameters
     ----------

@@ -25,8 +25,8 @@ __all__ = ["ENDINGS", "Dataset", "load_dataset", "load_frame", "names"]
 class Dataset:
     """Points, and their classes where they are known.
 
-    It can be passed wherever a table can, as a data frame whose columns are the features. A fit of a
-    data set has the names of its features, a fit of its array ``x`` has not.
+    It can be passed wherever a table can, as a data frame whose columns are the features. A fit to
+    a data set has the names of its features; a fit to its array ``x`` does not.
 
     Attributes
     ----------
@@ -184,9 +184,9 @@ def load_dataset(
     seed : int
         For simulated sets.
     label : str, optional
-        Column of a table that holds the classes; by default one called ``label``, if there is one. A
-        class that is missing, blank or -1 is not known. Of the crabs ``"species"``, the default, or
-        ``"sex"``.
+        Column of a table that holds the classes; by default one called ``label``, if there is one.
+        A class that is missing, blank or -1 is not known. For the crabs it is ``"species"``, the
+        default, or ``"sex"``.
     drop : sequence of str
         Columns of a table to leave out.
 

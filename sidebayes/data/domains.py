@@ -81,11 +81,11 @@ def simulate_domains(
     kind : {"traffic", "concept", "covariate"}
         "traffic" are four classes of packet flows with three features, whose shares and places both
         differ: a stand-in for the traces of Raghuram (2014), section 4.4, which are not public; the
-        shares are those that the thesis' tables imply, all else is our own. "concept" are four
-        corners of a square, two of which exchange their classes while the rows stay where they are: the
-        classes given the features change and nothing else (figure 4.1). "covariate" has one curved
-        boundary, and rows of the target lie elsewhere along it: the features change, the classes given
-        them do not.
+        shares are those that the thesis' tables imply; everything else is our own. "concept" are
+        four corners of a square, two of which exchange their classes while the rows stay where they
+        are: the classes given the features change and nothing else (figure 4.1). "covariate" has
+        one curved boundary, and rows of the target lie elsewhere along it: the features change, the
+        classes given them do not.
     num_source, num_target : int
     strength : float
         Strength of the shift: 1 is the shift above and 0 is none. For "concept" it is the share of rows

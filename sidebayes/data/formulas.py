@@ -124,18 +124,19 @@ class Design(Mapping[str, Any]):
             the end of observation is positive; the event is 1 or true where it was seen. ``~ 1`` has no
             covariates. The baseline hazard is the intercept.
         table : data frame
-            One row per subject, with the columns that the formula names and the one that groups rows.
-            Subjects without measures are left out, with a warning.
+            One row per subject, with the columns that the formula names and the one that groups
+            rows. Subjects without measurements are left out, with a warning.
         num_intervals : int
             Number of intervals of the piecewise-constant baseline hazard; each has equally many events.
 
         Returns
         -------
         dict
-            The data of this design, ``time``, ``event``, ``covariates``, and the priors ``prior`` and
-            ``hazard``, which can be replaced. Log hazard ratios have a prior deviation of 2.5 for each
-            standard deviation of a covariate, and for a random effect that moves the measures of its
-            rows as much as their residuals from the fixed effects are wide.
+            The data of this design, ``time``, ``event``, ``covariates``, and the priors ``prior``
+            and ``hazard``, which can be replaced. The prior standard deviation of a log hazard
+            ratio is 2.5 per standard deviation of a covariate. For random effects it is 2.5 for an
+            effect that shifts the measurements of its rows by as much as the spread of their
+            residuals from the fixed effects.
 
         Raises
         ------

@@ -23,7 +23,7 @@ _MANY = 20
 
 @dataclass(frozen=True)
 class MixedTable:
-    """A data frame as an array of numbers, and what its columns are.
+    """A data frame as an array of numbers, with the kinds of its columns.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class MixedTable:
     kinds : tuple of str
         For each column "normal", "count", "category:C" or "ordered:C", with C levels.
     names : tuple of str
-        Of the columns.
+        Names of the columns.
     levels : tuple
         What the codes of each column stand for; empty for numbers.
     """
@@ -52,7 +52,7 @@ class MixedTable:
         Raises
         ------
         TypeError, ValueError
-            If a column is missing or no numbers, or has a level that the table did not have.
+            If a column is missing or not numeric, or has a level that the table did not have.
         """
         given = column_names(_checked(frame))
         lacking = sorted(set(self.names) - set(given or ()))
@@ -66,28 +66,29 @@ class MixedTable:
 
 
 def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> MixedTable:
-    """Read kinds of features off the columns of a data frame, for `feature_saliency`.
+    """Infer the kinds of features from the columns of a data frame, for `feature_saliency`.
 
-    Floats are "normal", integers none of which is negative "count", ordered categoricals "ordered", and
-    other categoricals, text and booleans "category". Dates and durations, and text that is
-    dates or numbers with decimal commas throughout, need a kind by name.
+    Columns of floats are "normal", non-negative integers are "count", ordered categoricals are
+    "ordered", and other categoricals, text and booleans are "category". Dates, durations, and text
+    that consists of dates or of numbers with decimal commas throughout need a kind by name.
 
     Parameters
     ----------
     frame : DataFrame
     kinds : mapping of str to str, optional
-        Kinds of some columns by name, in place of those by type. Levels of a column that is no
-        categorical are its values in sorted order.
+        Kinds of some columns by name, in place of those by type. The levels of a column that is not
+        a categorical are its values in sorted order.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no data frame, a kind or its column does not exist, or a column has no such kind.
+        If `frame` is not a data frame, a kind or its column does not exist, or a column cannot have
+        its kind.
 
     Warns
     -----
     SideBayesWarning
-        If a category has another level in each row.
+        If a category has a different level in each row.
 
     Examples
     --------

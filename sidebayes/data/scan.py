@@ -47,7 +47,7 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Scan:
-    """A table on disk, of which one block of rows is read at a time; see `scan`.
+    """A table on disk that is read one block of rows at a time; see `scan`.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Scan:
     has_names : bool
         Whether the files name their columns.
     stamps : tuple
-        Size of each file and when it was last written, as it was scanned.
+        Size of each file and when it was last written, at the time of the scan.
     """
 
     paths: tuple[str, ...]
@@ -99,7 +99,7 @@ class Scan:
         Raises
         ------
         ValueError
-            If the file is gone, or was written since it was scanned.
+            If the file is gone, or has been written since it was scanned.
         """
         part = self.parts[number]
         if _stamp(part.path) != self.stamps[self.paths.index(part.path)]:
@@ -124,11 +124,11 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
     Parameters
     ----------
     path : path or sequence of paths
-        Parquet (``.parquet``), Arrow or Feather (``.arrow``, ``.feather``), or an array of NumPy (``.npy``,
-        of two dimensions), which is mapped; several files are one table.
+        Parquet (``.parquet``), Arrow or Feather (``.arrow``, ``.feather``), or a two-dimensional
+        NumPy array (``.npy``), which is memory-mapped. Several files form one table.
     columns : sequence of str, optional
-        Columns to read, by name and in this order; of an array their numbers as text, "0", "1", .... By
-        default all, which every file must have, in the order of the first.
+        Columns to read, by name and in this order; for an array, their numbers as text, "0", "1",
+        .... By default all columns in the order of the first file; every file must have them.
 
     Returns
     -------
@@ -140,8 +140,8 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
     ImportError
         If pyarrow, which Parquet and Arrow need, is not installed.
     TypeError, ValueError
-        If there is no such file or column, a file is given twice, a column holds no numbers, files have other
-        columns, or a row group is larger than a gibibyte.
+        If there is no such file or column, a file is given twice, a column holds no numbers, files
+        differ in their columns, or a row group is larger than a gibibyte.
 
     Examples
     --------

@@ -36,11 +36,11 @@ class SimulatedShapes:
     subjects : Groups
         Individual of each row.
     landmarks : ndarray of int, shape (num_rows,), or None
-        Landmark that each row is; None if points of different individuals do not correspond.
+        Landmark of each row; None if points of different individuals do not correspond.
     classes : ndarray of int, shape (num_individuals,)
         Group of each individual, 0 or 1.
     parameters : DataFrame
-        What each individual was made with, one row each.
+        Parameters from which each individual was made, one row each.
     shapes : ndarray, shape (num_individuals, num_points, num_coordinates), or None
         Points that correspond, without noise or change of their order. None if there are none.
     """
@@ -94,7 +94,7 @@ def simulate_box_bumps(
 def simulate_ellipsoids(
     num_individuals: int = 20, *, num_points: int = 64, noise: float = 0.0, seed: int = 0
 ) -> SimulatedShapes:
-    """Ellipsoids with two axes 1, and a third of mean 0.9 in one group and 1.1 in the other.
+    """Ellipsoids with two axes of 1, and a third of mean 0.9 in one group and 1.1 in the other.
 
     The variance of the third axis is 0.01 (Yu 2016, section 3.7.3.3). Points are those of a Fibonacci
     lattice on the sphere, centred and with centroid size one before noise is added.

@@ -133,9 +133,9 @@ def simulate_decline(
         Subjects who stay well; by default as many as in the study, 82 to 97.
     num_impaired : int
     df : float
-        Degrees of freedom of the law of intercepts and slopes, a multivariate t distribution above 2;
-        infinity for the normal one. Finite ones have the same covariance, and make the likelihood ratio
-        of normal laws a wrong model.
+        Degrees of freedom, above 2, of the multivariate t distribution of intercepts and slopes;
+        infinity gives the normal distribution. Finite values keep the covariance, and make the
+        likelihood ratio of normal distributions a wrong model.
     seed : int
 
     Returns

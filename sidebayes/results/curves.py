@@ -44,24 +44,25 @@ def curves(fit: FitBase, *, probability: float = 0.9, **new: Any) -> pd.DataFram
     Parameters
     ----------
     probability : float
-        Of the central intervals.
+        Probability of the central intervals.
     **new
-        Data of the new rows by name of the argument, such as ``inputs=grid``. Outcomes are left out. Where
-        groups are left out, each new row is one.
+        Data of the new rows by name of the argument, such as ``inputs=grid``, without outcomes. If
+        groups are left out, each new row is a group of its own.
 
     Returns
     -------
     DataFrame
-        A row for each new row, cluster and output: ``row``, ``cluster``, ``output``, by name where the
-        columns of the data have names; ``mean`` of the
-        curve and ``sd`` of what is not known of it, with ``lower`` and ``upper``; ``sd_outcome`` of a
-        new outcome about the mean, noise included. Intervals are those of a normal distribution.
-        After coordinate ascent means are those of the factor, without error of its draws.
+        One row per new row, cluster and output: ``row``, ``cluster`` and ``output`` (its name, if
+        the columns of the data have names); ``mean`` and ``sd``, the posterior mean and standard
+        deviation of the curve, with interval ends ``lower`` and ``upper``; and ``sd_outcome``, the
+        standard deviation of a new outcome about the mean, noise included. Intervals are those of a
+        normal distribution. After coordinate ascent the means are those of the variational factor,
+        without Monte Carlo error.
 
     Raises
     ------
     ValueError
-        If the model observes no one mixture whose components have means and variances.
+        If the model does not observe exactly one mixture whose components have means and variances.
     """
     check_probability(probability)
     mean, doubt, variance = _components(fit, _new_rows(fit, new), _centred_draws(fit))
@@ -91,29 +92,30 @@ def forecast(
     probability: float = 0.9,
     **new: Any,
 ) -> pd.DataFrame:
-    r"""Predict outcomes of new rows, of subjects that were fitted or are known by some of their rows.
+    r"""Predict outcomes of new rows, for fitted subjects or subjects known by some of their rows.
 
     .. math:: p(y_* \mid x_*, \text{rows of } s) = \sum_k P(z_s = k \mid \text{rows of } s)\,
               p(y_* \mid x_*, k),
 
-    averaged over draws of the parameters. Labels of subjects that were fitted are given their fitted
-    rows and links; those of others their `seen` rows, or the weights of the clusters.
+    averaged over draws of the parameters. The label probabilities of a fitted subject are
+    conditional on its fitted rows and links. Those of another subject are conditional on its `seen`
+    rows; without any, they are the weights of the clusters.
 
     Parameters
     ----------
     seen : mapping of str to array_like, optional
-        Rows that are known of subjects which were not fitted, outcomes among them, by name of the
-        argument.
+        Known rows of subjects that were not fitted, outcomes included, by name of the argument.
     probability : float
-        Of the central intervals.
+        Probability of the central intervals.
     **new
         Data of the new rows by name of the argument, ``inputs=..., subjects=...``.
 
     Returns
     -------
     DataFrame
-        A row for each new row and output: ``row``, ``output``, ``mean``, ``sd``, ``lower`` and
-        ``upper`` of the mixture, and ``known``: whether the label was given any rows.
+        One row per new row and output: ``row``, ``output``, ``mean``, ``sd``, ``lower`` and
+        ``upper`` of the mixture, and ``known``, whether any rows of the subject determined its
+        label probabilities.
 
     Raises
     ------

@@ -22,15 +22,15 @@ __all__ = ["coefficients", "effects", "integrated_out", "latents", "summary_of_l
 
 
 def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
-    """Random effects that were integrated out: posterior means, deviations and intervals.
+    """Posterior means, deviations and intervals of random effects that were integrated out.
 
-    Over draws of the parameters, the law of total variance puts both kinds of uncertainty
-    together.
+    For draws of the parameters, the law of total variance combines the uncertainty of the effects
+    given the parameters with that of the parameters.
 
     Parameters
     ----------
     probability : float
-        Of the normal intervals.
+        Probability of the normal intervals.
 
     Returns
     -------
@@ -64,19 +64,19 @@ def integrated_out(fit: FitBase) -> xr.Dataset:
 
 
 def latents(fit: FitBase, *data: Any, **named: Any) -> xr.Dataset:
-    """Latent variables that were integrated out, labels aside: their posterior at every draw.
+    """Posterior at every draw of latent variables that were integrated out, other than labels.
 
     Parameters
     ----------
     *data, **named
-        New data, as for `predict_proba`, whose latent variables are wanted given these data alone. By
-        default the data that were fitted.
+        New data, as for `predict_proba`; the posterior of their latent variables is conditional on
+        these data alone. By default the fitted data.
 
     Returns
     -------
     Dataset
-        By name and with named axes, of which the first two are ``chain`` and ``draw``: for the data
-        that were fitted, the group ``latents`` of the tree.
+        Variables by name, with named axes, of which the first two are ``chain`` and ``draw``. For
+        the fitted data this is the group ``latents`` of the tree.
 
     Raises
     ------
@@ -116,20 +116,21 @@ def summary_of_latents(fit: FitBase) -> pd.DataFrame:
 def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
     """Fixed effects: estimates, standard errors and intervals.
 
-    Where they were integrated out, their posterior means and deviations: of REML, the
-    generalised least-squares estimates. Over draws of the parameters, the law of total variance puts
-    both kinds of uncertainty together.
+    If fixed effects were integrated out, these are their posterior means and standard deviations;
+    for REML, the generalised least-squares estimates. For draws of the parameters, the law of total
+    variance combines the uncertainty of the effects given the parameters with that of the
+    parameters.
 
     Parameters
     ----------
     probability : float
-        Of the normal intervals.
+        Probability of the normal intervals.
 
     Returns
     -------
     DataFrame
-        Columns ``estimate``, ``standard_error``, ``lower`` and ``upper``, a row for each term, and
-        for each cluster and term of a mixture. Clusters go by the names that known classes have.
+        Columns ``estimate``, ``standard_error``, ``lower`` and ``upper``, with a row for each term
+        or, in a mixture, for each cluster and term. Clusters have the names of the known classes.
 
     Raises
     ------

@@ -35,12 +35,12 @@ _INSIDE = 1e-6
 
 @dataclass(frozen=True)
 class Contrast:
-    """A mixture whose saliencies tell its clusters apart best.
+    """A mixture whose saliencies separate its clusters best.
 
     Attributes
     ----------
     saliency : Series
-        Of `contrast_saliencies`, by feature.
+        Saliencies of `contrast_saliencies`, by feature.
     params : dict of ndarray
         All parameters, the others estimated again at these saliencies.
     responsibilities : ndarray, shape (num_points, num_clusters)
@@ -58,13 +58,13 @@ class Contrast:
 
 
 def features(fit: FitBase) -> SalientFeatures:
-    """Saliencies of the features with their uncertainty, and of the number of clusters.
+    """Saliencies of the features, and the number of clusters, with their uncertainty.
 
     Returns
     -------
     SalientFeatures
-        A table in ``frame``, a row for each feature, and probabilities in ``num_clusters``. Draws of a
-        proper prior give intervals, a mode has none.
+        ``frame`` is a table with a row for each feature, and ``num_clusters`` holds probabilities.
+        Draws under a proper prior give intervals; a mode has none.
 
     Raises
     ------
@@ -75,18 +75,19 @@ def features(fit: FitBase) -> SalientFeatures:
 
 
 def imputed(fit: FitBase) -> pd.DataFrame:
-    r"""Values that are missing from the data, with their uncertainty.
+    r"""Imputed values for those missing from the data, with their uncertainty.
 
-    A missing value has a mixture for its posterior: of the clusters by the responsibilities of its row,
-    and in each of the relevant and the common density by the saliency of the feature. Its moments are
-    exact given parameters, and averaged over the stored draws by the law of total variance.
+    The posterior of a missing value is a mixture of the clusters, weighted by the responsibilities
+    of its row. Within a cluster it is a mixture of the relevant and the common density, weighted by
+    the saliency of the feature. Its moments are exact given the parameters, and are combined over
+    the stored draws by the law of total variance.
 
     Returns
     -------
     DataFrame
-        A row for each missing value: its ``row``, ``feature``, posterior ``mean`` and standard deviation
-        ``sd``. Of a category these are NaN; ``level`` is then the most probable one, as the data have it,
-        and ``probability`` how probable it is.
+        One row per missing value: its ``row``, ``feature``, posterior ``mean`` and standard
+        deviation ``sd``. For a category the last two are NaN; ``level`` is then the most probable
+        level, in the coding of the data, and ``probability`` its probability.
 
     Raises
     ------
@@ -164,14 +165,15 @@ def _block(fit: FitBase) -> tuple[SalientBlock | MixedFeatures, dict[str, str]]:
 
 
 def contrast_saliencies(fit: FitBase) -> pd.Series:
-    r"""Saliencies that tell the fitted clusters apart best, all other parameters held.
+    r"""Saliencies that separate the fitted clusters best, with all other parameters held fixed.
 
     .. math:: \max_\rho \sum_i \log P(z_i = t_i \mid x_i, \rho), \qquad t_i = \arg\max_j P(z_i = j \mid x_i)
 
-    over saliencies between 1e-6 and 1 - 1e-6 (Law 2006, eq. 4.31): the better of two local maxima, found
-    from the estimate and from within [0.05, 0.95]. Saliencies of zero stay, since such features have no
-    densities in the clusters. The contrast between features grows. There is no likelihood in it, so that
-    these saliencies describe what the clusters are told apart by, not the data: do not predict with them.
+    The maximum is over saliencies between 1e-6 and 1 - 1e-6 (Law 2006, eq. 4.31). It is the better
+    of two local maxima, found from the estimate and from the estimate clipped to [0.05, 0.95].
+    Saliencies of zero stay zero, since such features have no densities in the clusters. The
+    contrast between features grows. The criterion is not a likelihood: these saliencies describe
+    which features separate the clusters, and not the data. Do not predict with them.
 
     Returns
     -------
@@ -246,10 +248,10 @@ def _contrast_at(site: str, free: NDArray, used: NDArray, problem: Problem) -> C
 
 
 def contrast(fit: FitBase) -> Contrast:
-    """Saliencies that tell the fitted clusters apart best, and all else estimated again at them.
+    """Saliencies that separate the fitted clusters best, with all else estimated again at them.
 
-    The saliencies are those of `contrast_saliencies`; EM is then run again for weights and densities
-    (Law 2006, section 4.3.4). The clusters stay, and what they hold changes little.
+    The saliencies are those of `contrast_saliencies`; EM is then run again for weights and
+    densities (Law 2006, section 4.3.4). The clusters stay, and their members change little.
 
     Raises
     ------

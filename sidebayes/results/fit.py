@@ -53,7 +53,7 @@ __all__ = ["Fit"]
 
 @dataclass(frozen=True, eq=False)
 class Fit(FitBase):
-    """Result of a fit: one DataTree, and the questions that users ask of it.
+    """Result of a fit: a DataTree, and methods that answer questions about it.
 
     Attributes
     ----------
@@ -108,14 +108,15 @@ class Fit(FitBase):
     def from_draws(
         cls, model: str | Callable[..., None], data: Any, draws: Any, **arguments: Any
     ) -> Fit:
-        """A fit of draws that were made elsewhere, with all that the model says of them.
+        """Make a fit from draws made elsewhere, with all that the model says about them.
 
-        Labels, predictions, leave-one-out scores and convergence are those of a fit by an engine. What needs
-        the engine again (`resume`, `kfold`, ``loo(refit=True)``) is refused.
+        Labels, predictions, leave-one-out scores and convergence are available as for a fit by an
+        engine. Methods that run the engine again (`resume`, `kfold`, ``loo(refit=True)``) are
+        refused.
 
-        The draws are tested. Where steps of Hamiltonian Monte Carlo, which keep the posterior, change their
-        distribution, as of draws of other data, the verdict is "bad". Where they cannot be tested, it is a
-        caution.
+        The draws are tested by steps of Hamiltonian Monte Carlo, which leave the posterior
+        invariant. If the steps change the distribution of the draws, for example because these
+        belong to other data, the verdict is "bad". If the draws cannot be tested, it is "caution".
 
         Parameters
         ----------
@@ -142,15 +143,15 @@ class Fit(FitBase):
         Warns
         -----
         SideBayesWarning
-            If draws hold variables that the model does not have, or values of deterministic sites that it
-            computes otherwise.
+            If draws hold variables that the model does not have, or values of deterministic sites
+            that differ from those that the model computes.
         """
         run, found = of_given.described(model, data, draws, arguments)
         return cls(found.tree, run, found)
 
     @property
     def has_classes(self) -> bool:
-        """Whether points have classes beside their labels."""
+        """Whether points have classes in addition to their labels."""
         return of_labels.has_classes(self)
 
     @property
@@ -160,7 +161,7 @@ class Fit(FitBase):
 
     @property
     def event_times(self) -> str | None:
-        """Site of times to an event that were observed, None if the model has none."""
+        """Site of the observed times to an event; None if the model has none."""
         return of_survival.event_times(self)
 
     @property
@@ -174,14 +175,15 @@ class Fit(FitBase):
 
         .. math:: -2 \log p(x \mid \hat\theta) + \sum_s d_s \log n
 
-        n units, without those of log likelihood zero, which nothing is observed of, and sites of :math:`d_s`
-        degrees of freedom; see `code_length` for those that are charged otherwise. Half of it is a code
-        length in nats. The prior enters through the mode alone.
+        Here n is the number of units, without those of log likelihood zero, of which nothing is
+        observed, and site s has :math:`d_s` degrees of freedom; see `code_length` for sites that
+        are charged otherwise. Half of the criterion is a code length in nats. The prior enters
+        through the mode alone.
 
         Raises
         ------
         ValueError
-            If the fit has draws in place of a mode, or its density is no likelihood.
+            If the fit has draws instead of a mode, or its density is not a likelihood.
 
         References
         ----------
@@ -190,15 +192,15 @@ class Fit(FitBase):
         return of_scores.bic(self)
 
     def resume(self, more: int) -> Fit:
-        """Go on from where this fit ended.
+        """Continue from where this fit ended.
 
         Parameters
         ----------
         more : int
-            Maximum number of steps, or the number of draws per chain for a sampler. A sampler adapts
-            again, from `params`, and its draws stand alone: the earlier ones are not mixed in. SVI fits
-            its guide anew, around the mode near `params`; only its `checkpoint` goes on from the guide
-            reached.
+            Maximum number of steps, or the number of draws per chain for a sampler. A sampler
+            adapts again, starting from `params`, and the result holds its new draws only. SVI fits
+            its guide anew, around the mode near `params`; only its `checkpoint` continues from the
+            guide that was reached.
 
         Returns
         -------
@@ -209,17 +211,18 @@ class Fit(FitBase):
         return self.of(replace(self.run, engine=config, seed=self.run.seed + 1), self)
 
     def summary(self, group: str = "posterior") -> pd.DataFrame:
-        """Table of the parameters: mean, spread and diagnostics, of relabelled and aligned draws.
+        """Table of means, spreads and diagnostics of parameters, over relabelled and aligned draws.
 
-        Sites that an engine gives a point, where others have draws, have no spread; the column
-        ``point`` tells which they are. Angles are taken within half a turn of their mean direction, so that
-        means and intervals may lie beyond π.
+        Sites for which the engine gives a point estimate, beside draws of other sites, have no
+        spread; the column ``point`` marks them. Angles are taken within half a turn of their mean
+        direction, so that means and intervals may lie beyond π.
 
         Parameters
         ----------
         group : {"posterior", "latents"}
-            Parameters, or latent variables that were integrated out, labels aside: their means and
-            standard deviations, by the law of total variance.
+            "posterior" is the table of the parameters. "latents" is that of the latent variables
+            that were integrated out, other than labels: their means and standard deviations, by the
+            law of total variance.
 
         Raises
         ------
@@ -250,13 +253,14 @@ class Fit(FitBase):
     def save(self, path: str | Path) -> None:
         """Write the fit to a NetCDF file that `sidebayes.load` reads.
 
-        An option that no file can hold, such as a function, is named there, and `load` asks for it.
-        The file is written whole or not at all; one of that name is replaced only by all of the new.
+        The file names any option that it cannot hold, such as a function, and `load` asks for it.
+        The file is written completely or not at all; an existing file is replaced only once the new
+        one is complete.
 
         Raises
         ------
         TypeError, ValueError
-            If nothing can be written to `path`, or a file of another kind, such as a table, is there.
+            If `path` cannot be written to, or holds a file of another kind, such as a table.
         OSError
             If the disk is full or fails; an existing file is then unchanged.
         """
@@ -266,7 +270,7 @@ class Fit(FitBase):
 
     @property
     def picture(self) -> str | None:
-        """Picture that `plot` draws; None without any.
+        """Kind of picture that `plot` draws; None if there is none.
 
         One of "map", "features", "subjects", "shapes", "sphere", "curves" and "clusters".
         """
@@ -293,10 +297,11 @@ class Fit(FitBase):
     def plot(self) -> Figure:
         """Draw the data with the model's description of them; returns the matplotlib figure.
 
-        Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
-        (`plot_subjects`), saliencies of features (`plot_features`), shapes of groups with deformations
-        and modes (`plot_shapes`), positions on a map (`plot_positions`), points on a circle or a sphere
-        (`plot_sphere`), or the curves of clusters along one input.
+        Depending on the model, these are points with links and soft assignments (`plot_clusters`),
+        the rows of a long table with bands (`plot_subjects`), saliencies of features
+        (`plot_features`), shapes of groups with deformations and modes (`plot_shapes`), positions
+        on a map (`plot_positions`), points on a circle or a sphere (`plot_sphere`), or the curves
+        of clusters along one input.
 
         Raises
         ------

@@ -51,15 +51,16 @@ def group_log_likelihood(
 
     .. math:: \log p(x \mid g) = \log \int p(x \mid w) \, N(w \mid m_g, C_g) \, dw
 
-    (Yu 2016, eqs. 3.12-3.13), at the point estimate of the parameters. Shapes are drawn by importance
-    sampling from the normal approximation about the best shape in the group, which suits many
-    coordinates where draws from the group itself, as in the source, hardly meet the data.
+    (Yu 2016, eqs. 3.12-3.13), at the point estimate of the parameters. The integral is estimated by
+    importance sampling from the normal approximation about the best shape in the group. This suits
+    many coordinates, where draws from the group itself, as in the source, hardly come near the
+    data.
 
     Parameters
     ----------
     *data, **named
-        New individuals in the roles of the model's arguments, in the frame of the chart, or all that
-        `RegisteredPoints.register` returns.
+        New individuals in the frame of the chart, as data for the arguments of the model, or all
+        that `RegisteredPoints.register` returns.
     num_draws : int
         Draws per individual and group.
     seed : int
@@ -67,9 +68,10 @@ def group_log_likelihood(
     Returns
     -------
     Dataset
-        ``log_likelihood``, its Monte Carlo ``standard_error``, and ``pareto_k`` of the weights, which
-        should be below 0.7, by subject and group; and ``probability`` of the groups, by their weights.
-        Under the kernel potential the first is no density, and known up to a constant per individual.
+        By subject and group: ``log_likelihood``, its Monte Carlo ``standard_error``, ``pareto_k``
+        of the importance weights, which should be below 0.7, and ``probability`` of the group under
+        the mixing weights. Under the kernel potential ``log_likelihood`` is not that of a density,
+        and is known only up to a constant per individual.
 
     Warns
     -----
@@ -79,7 +81,7 @@ def group_log_likelihood(
     Raises
     ------
     ValueError
-        If individuals of the model have no latent shapes, or the data do not suit the model.
+        If the individuals of the model have no latent shapes, or the data do not suit the model.
     """
     number = check_integer("num_draws", num_draws, 100, 2**31)
     with fit.run.precision:

@@ -43,14 +43,14 @@ _FEWEST_DRAWS = 50
 def positions(fit: FitBase) -> pd.DataFrame:
     """Positions of the points, with their posterior standard deviations.
 
-    Draws are turned to agree, moved so that the mean of all points is zero, and laid along the principal
-    axes of their mean.
+    Draws are rotated to agree, centred so that the mean of all points is zero, and expressed along
+    the principal axes of their mean.
 
     Returns
     -------
     DataFrame
-        A row for each point, with columns ``position_0``, ``sd_0`` and so on; deviations of a single
-        mode are NaN.
+        One row per point, with columns ``position_0``, ``sd_0`` and so on; the standard deviations
+        of a single mode are NaN.
 
     Raises
     ------
@@ -64,36 +64,37 @@ def positions(fit: FitBase) -> pd.DataFrame:
 def place(
     fit: FitBase, x: ArrayLike | None = None, *, distances: ArrayLike | None = None
 ) -> pd.DataFrame:
-    """Positions of new points, which do not move those of the fit.
+    """Place new points without moving those of the fit.
 
-    At up to 100 draws of the landmarks' positions and of the noise, the position of a new point is taken
-    as normal about its mode, by its curvature; means and covariances over draws are by the law of total
-    variance.
+    At each of up to 100 draws of the landmarks' positions and of the noise, the position of a new
+    point is approximated by a normal distribution at its mode (Laplace's method). The law of total
+    variance combines means and covariances over draws.
 
     Parameters
     ----------
     x : array_like, shape (num_new, num_features)
-        New points, joined to their nearest neighbours among those of the fit, if that was of a table. Columns
-        of a data frame are matched by name.
+        New points, if the fit is to a table; they are joined to their nearest neighbours among its
+        points. Columns of a data frame are matched by name.
     distances : array_like, shape (num_new, num_landmarks)
-        In place of `x`: distances from the landmarks, NaN where missing. A point at distance zero from one
-        is there, unless the noise is "normal".
+        Distances from the landmarks, in place of `x`; NaN where missing. A point at distance zero
+        from a landmark is placed on it, unless the noise is "normal".
 
     Returns
     -------
     DataFrame
-        As `positions` has them, in the same frame.
+        Positions as in `positions`, in the same frame.
 
     Warns
     -----
     SideBayesWarning
-        If new points are far from all others, or distances contradict the others of their point.
+        If new points are far from all others, or a distance contradicts the other distances of its
+        point.
 
     Raises
     ------
     ValueError
-        If the model has no positions, not one of `x` and `distances` is given, of the right width, or a
-        point is said to be on several landmarks.
+        If the model has no positions; if not exactly one of `x` and `distances` is given, with the
+        right number of columns; or if a point has distance zero from several landmarks.
     """
     _need_positions(fit)
     table = _new_distances(fit, x, distances)
@@ -114,20 +115,21 @@ def place(
 
 
 def loo_points(fit: FitBase) -> pd.DataFrame:
-    r"""Log predictive densities of the distances of each point, left out with all of them.
+    r"""Leave-one-out log predictive density of the distances of each point, all left out together.
 
     .. math:: \log p(d_i \mid d_{-i}) = -\log E[1 / p(d_i \mid x_{-i}, \sigma)], \qquad
               p(d_i \mid x_{-i}, \sigma) = \int p(d_i \mid x_i, x_{-i}, \sigma) \, p(x_i) \, dx_i
 
-    over up to 100 draws, whose weights are Pareto-smoothed. The position of the point is integrated out by
-    Laplace's method, where `loo` has it among the parameters, which hardly any draws allow. Landmarks are
-    left out of the table unless all points are landmarks, since other points rest on them. Where the
-    density of the distances is raised to a power, so are these.
+    over up to 100 draws, whose weights are Pareto-smoothed. The position of the point is integrated
+    out by Laplace's method, whereas `loo` treats it as a parameter, which hardly any draws allow.
+    The table omits landmarks unless all points are landmarks, since other points depend on them. If
+    the density of the distances is raised to a power, these densities are too.
 
     Returns
     -------
     DataFrame
-        By number of the point: ``elpd`` and ``pareto_k``, above .7 where the draws are too narrow.
+        ``elpd`` and ``pareto_k`` by number of the point; ``pareto_k`` is above .7 where the draws
+        are too narrow.
 
     Warns
     -----

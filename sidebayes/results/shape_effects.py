@@ -19,30 +19,31 @@ __all__ = ["shape_effects"]
 
 
 def shape_effects(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
-    r"""What covariates do to shapes, and how much of the variance of shapes each term accounts for.
+    r"""Effects of covariates on shapes, and the share of shape variance that each term explains.
 
-    The shares are the posterior in place of a Procrustes analysis of variance with sequential sums of
+    The posterior of the shares replaces a Procrustes analysis of variance with sequential sums of
     squares. With effects :math:`f = C \beta` of centred covariates C, the share of a term is
 
     .. math:: \| (P_t - P_{t-1}) f \|^2 / \| w \|^2,
 
-    where :math:`P_t` projects on the columns of the first t terms, and w are the centred coordinates: what
-    the term adds to those before it, so that shares add up, and do not depend on how categories are
-    coded. The columns of a term are those with the same name outside of brackets, as `shape_design`
-    names them, such as ``sex[m]``; a column without a name is a term.
+    where :math:`P_t` projects on the columns of the first t terms, and w are the centred
+    coordinates. This is what the term adds to those before it, so shares add up and do not depend
+    on the coding of categories. The columns of a term are those whose names agree outside brackets,
+    as `shape_design` names them, such as ``sex[m]``; a column without a name is a term of its own.
 
     Parameters
     ----------
     probability : float
-        Of the central intervals.
+        Probability of the central intervals.
 
     Returns
     -------
     Dataset
-        By column of the covariates: ``change`` of the mean shape of the population, by landmark and axis, for
-        one more unit, with ``sd``, ``lower`` and ``upper``. By term: ``share`` with ``share_lower`` and
-        ``share_upper``. Shares are positive in every draw, whatever the term is, and a size beside the
-        shape has none. Without draws, as after EM, intervals are NaN.
+        By column of the covariates: ``change`` of the mean shape of the population per unit of the
+        covariate, by landmark and axis, with ``sd``, ``lower`` and ``upper``. By term: ``share``
+        with ``share_lower`` and ``share_upper``. Shares are positive in every draw, whatever the
+        term, and a size beside the shape has no share. Without draws, as after EM, intervals are
+        NaN.
 
     Raises
     ------

@@ -35,16 +35,16 @@ def modes(
     deviations : array_like, shape (num_steps,)
         Steps along a mode, in standard deviations from the mean, at which shapes are given.
     probability : float
-        Of the intervals of the variances.
+        Probability of the intervals of the variances.
 
     Returns
     -------
     Dataset
-        ``shape`` by group, mode, step, landmark and axis; ``variance`` along each mode, with ``lower`` and
-        ``upper``, and its ``share`` of the whole. The modes are those of the mean covariance over
-        draws; of the population, which is the last group, it is the covariance of a shape of any group:
-        that within groups and that between their means, at given covariates. Variance beyond the directions
-        of the chart is in no share.
+        ``shape`` by group, mode, step, landmark and axis; ``variance`` along each mode, with
+        ``lower`` and ``upper``, and its ``share`` of the total. The modes are those of the mean
+        covariance over draws. The population is the last group; its covariance is that of a shape
+        from any group, given the covariates: the covariance within groups plus that between their
+        means. Shares do not count variance outside the directions of the chart.
 
     Raises
     ------
@@ -103,16 +103,17 @@ def _of_all(weights: NDArray, means: NDArray, covariances: NDArray) -> tuple[NDA
 def shape_quality(fit: FitBase, *, num_samples: int = 1000, seed: int = 0) -> pd.DataFrame:
     r"""Compactness, generalisation and specificity of the population by number of modes (Davies 2002).
 
-    Modes are those of the covariance of all shapes in the tangent space at the reference of the chart, which
-    has directions that the chart leaves out. With M modes
+    Modes are those of the covariance of all shapes in the tangent space at the reference of the
+    chart. This space includes the directions that the chart leaves out. With M modes
 
-    - compactness is the share of the variance that they hold: with as many as the chart has directions,
-      the share that it holds;
-    - generalisation is the mean distance of a shape to what the modes of all *others* make of it;
-    - specificity is the mean distance of shapes drawn along the modes, normally, to the nearest shape of
-      the data.
+    - compactness is the share of the variance that they explain; with as many modes as the chart
+      has directions, it is the share that the chart explains;
+    - generalisation is the mean distance of a shape to its approximation by the modes of all
+      *others*;
+    - specificity is the mean distance of shapes drawn from a normal distribution along the modes to
+      the nearest shape of the data.
 
-    Distances are Euclidean in the tangent space; the smaller the better.
+    Distances are Euclidean in the tangent space; smaller is better.
 
     Parameters
     ----------

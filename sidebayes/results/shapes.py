@@ -169,23 +169,24 @@ def shapes(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
     Parameters
     ----------
     probability : float
-        Of the central intervals of each coordinate of a landmark.
+        Probability of the central intervals of each coordinate of a landmark.
 
     Returns
     -------
     Dataset
-        ``mean``, ``sd``, ``lower`` and ``upper`` by group, landmark and axis; ``population``, the mean of
-        the groups by their weights; and ``individuals`` by subject, as the chart describes them. All are
-        aligned with the reference of the chart and of centroid size one. ``change`` is the mean of a
-        group less that of the population, with the ``credibility`` of each landmark, as in
-        `shape_difference`. Where landmarks in the plane are an outline, ``change_lower`` and
-        ``change_upper`` are intervals of the change along ``normal``, which is across the outline of
-        the population. Without draws, as after EM, there are no bands: they are NaN.
+        ``mean``, ``sd``, ``lower`` and ``upper`` by group, landmark and axis; ``population``, the
+        weighted mean of the groups; and ``individuals`` by subject, as the chart describes them.
+        All are aligned with the reference of the chart and have centroid size one. ``change`` is
+        the mean of a group less that of the population, with the ``credibility`` of each landmark,
+        as in `shape_difference`. Where landmarks in the plane are an outline, ``change_lower`` and
+        ``change_upper`` are intervals of the change along ``normal``, the direction perpendicular
+        to the outline of the population. Without draws, as after EM, the bands are NaN.
 
         Where shapes of individuals are latent and there are draws of them, ``individuals_sd``,
-        ``individuals_lower`` and ``individuals_upper`` are their bands. The attribute ``individuals``
-        says what of: "posterior", or "given the estimated parameters" after `MonteCarloEM`. The
-        latter are those of empirical Bayes, too narrow by what is not known of means and covariances.
+        ``individuals_lower`` and ``individuals_upper`` are their bands. The attribute
+        ``individuals`` names their distribution: "posterior", or "given the estimated parameters"
+        after `MonteCarloEM`. The latter bands are those of empirical Bayes, and are too narrow
+        because they ignore the uncertainty of means and covariances.
 
     Raises
     ------
@@ -265,8 +266,8 @@ def shape_at(fit: FitBase, coordinates: ArrayLike) -> NDArray[np.float64]:
     Parameters
     ----------
     coordinates : array_like, shape (num_coordinates,) or (..., num_coordinates)
-        In radians along the directions of the chart, ``fit.run.data["chart"]``, from the mean shape of
-        all; such as means of `params`, or between them.
+        Coordinates in radians along the directions of the chart, ``fit.run.data["chart"]``, from
+        the overall mean shape; for example the means in `params`, or points between them.
 
     Returns
     -------
@@ -276,8 +277,8 @@ def shape_at(fit: FitBase, coordinates: ArrayLike) -> NDArray[np.float64]:
     Raises
     ------
     ValueError
-        If the model has no shapes, or the last axis of the coordinates is not theirs, or a point lies
-        pi / 2 or farther from the reference, where the chart ends.
+        If the model has no shapes, the last axis of the coordinates has the wrong length, or a
+        point lies pi / 2 or farther from the reference, where the chart ends.
     """
     chart = chart_of(fit)
     points = real_array("coordinates", coordinates)
@@ -305,20 +306,21 @@ def shape_difference(
     first, second : int or str
         Groups, by the names that known labels have; groups without a name by number.
     probability : float
-        Of the central intervals.
+        Probability of the central intervals.
 
     Returns
     -------
     Dataset
-        ``mean``, ``sd``, ``lower`` and ``upper`` of second minus first, by landmark and axis; ``length``
-        of the difference at each landmark, with ``length_lower`` and ``length_upper``; ``credibility`` of
-        each landmark, the probability of the ellipse about the mean difference, in the metric of its
-        posterior covariance, on whose edge zero lies, so that landmarks near 1 differ; and
-        ``distance`` of the two shapes, the Riemannian one in radians, with ``distance_lower`` and
-        ``distance_upper``. Each landmark is taken alone, without regard to how many there are.
-        Lengths and distances are positive in every draw, so that their intervals never hold zero: whether
-        groups differ is said by those of the coordinates, or by `group_test`. Without draws, as after
-        EM, intervals are NaN.
+        ``mean``, ``sd``, ``lower`` and ``upper`` of second minus first, by landmark and axis;
+        ``length`` of the difference at each landmark, with ``length_lower`` and ``length_upper``;
+        ``credibility`` of each landmark, the posterior probability of the ellipse about the mean
+        difference, in the metric of its posterior covariance, whose edge passes through zero, so
+        that the groups differ at landmarks near 1; and ``distance``, the Riemannian distance of the
+        two shapes in radians, with ``distance_lower`` and ``distance_upper``. Each landmark is
+        judged by itself, without a correction for their number. Lengths and distances are positive
+        in every draw, so their intervals never contain zero. To judge whether groups differ, use
+        the intervals of the coordinates, or `group_test`. Without draws, as after EM, intervals are
+        NaN.
 
     Raises
     ------

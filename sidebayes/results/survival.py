@@ -49,7 +49,7 @@ def survival(
     probability: float = 0.9,
     **named: Any,
 ) -> xr.Dataset:
-    r"""Survival curves given the outcomes of a subject and that it has lasted until a time.
+    r"""Survival curves of subjects, given their outcomes and that no event occurred until a time.
 
     .. math:: P(T_s > t \mid T_s > \text{since}_s, y_s)
 
@@ -58,15 +58,15 @@ def survival(
     times : array_like, shape (num_times,)
         Times t from the origin of the fit. The curve is 1 until `since`.
     *data, **named
-        Outcomes and designs of new subjects, in the roles of the model's arguments; times and events are
-        left out. Covariates have a row for each subject, in the order of `since`. By default the subjects
-        that were fitted, given their outcomes alone.
+        Outcomes and designs of new subjects, for the arguments of the model, without times and
+        events. Covariates have one row per subject, in the order of `since`. By default the fitted
+        subjects, given their outcomes alone.
     since : float or array_like of shape (num_subjects,)
-        Time until which each subject is known to have had no event, such as its last visit; 0 for the
-        origin. In the order of the subjects' names, ``sidebayes.Groups(subjects).names``, as the answer
-        has them.
+        Time until which each subject is known to have had no event, such as its last visit; 0 for
+        the origin. The order is that of the subjects' names, ``sidebayes.Groups(subjects).names``,
+        as in the result.
     probability : float
-        Of the intervals, which show how well the parameters are known.
+        Probability of the intervals, which reflect the uncertainty of the parameters.
 
     Returns
     -------
@@ -77,8 +77,9 @@ def survival(
     Warns
     -----
     SideBayesWarning
-        If a time is beyond the last one seen by more than a tenth: the last hazard goes on there. If a
-        subject has measures after `since`, where a column of the designs looks like the clock of the times.
+        If a time exceeds the last one observed by more than a tenth, where the last hazard is
+        extrapolated. If a subject has measurements after `since`, according to a column of the
+        designs that looks like the time scale of the event times.
 
     Raises
     ------

@@ -23,7 +23,7 @@ def resolve(path: str) -> Any:
 
 @dataclass(frozen=True)
 class Card:
-    """What is known about a method.
+    """Entry of a method in the zoo: its name, model, engines and source.
 
     Attributes
     ----------
@@ -35,8 +35,8 @@ class Card:
     engines : tuple of str
         Engines that suit the method, the default first.
     links : {"none", "any", "hard", "priced"}
-        Which links the method takes. "priced" stands for any links, which then tie no labels but have a
-        price.
+        Which links the method takes. "priced" stands for any links, which then have a price instead
+        of tying labels.
     reference : str
     doi : str
     tags : tuple of str

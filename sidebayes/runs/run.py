@@ -39,7 +39,7 @@ class Run:
     method : str
         Name of the card, or of the user's model.
     model : callable or None
-        None where the own model of a loaded fit was not passed again.
+        None if a loaded fit is of a user's own model that was not passed again.
     data : mapping of str to object
         Data by name of the argument: arrays, `Links`, `Groups`, `PartialLabels`, sets of rows.
     options : mapping of str to object
@@ -58,11 +58,11 @@ class Run:
     is_own : bool
         Whether a loaded fit is of a user's own model.
     unseen : bool
-        Whether the data are others than those of the fit.
+        Whether the data differ from those of the fit.
     checkpoint : str or None
         File that keeps the state of the engine; a saved fit does not name it.
     checkpoint_every : float
-        Seconds between two writings, at least.
+        Minimum number of seconds between two writes.
     sample_of : int
         Number of rows of the table on disk that was fitted, where `data` are a sample of them; else 0.
     stream : StreamedTable or None

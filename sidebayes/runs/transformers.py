@@ -15,7 +15,7 @@ class TransformerCard(NamedTuple):
     Attributes
     ----------
     name : str
-        Of the class, which ``sidebayes`` exports.
+        Name of the class, which ``sidebayes`` exports.
     title : str
         What its features are, in one line.
     path : str

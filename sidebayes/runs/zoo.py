@@ -47,12 +47,12 @@ ENGINES: dict[str, str] = {
 
 
 def register(card: Card) -> Card:
-    """Add a method of your own to the zoo: to ``sidebayes.fit("name")``, the table and the report.
+    """Add a method of your own to the zoo, for ``sidebayes.fit("name")``, the table and the report.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no card, its name is taken, or it names an engine that does not exist.
+        If it is not a card, its name is taken, or it names an engine that does not exist.
 
     Examples
     --------

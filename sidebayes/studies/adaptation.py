@@ -54,12 +54,12 @@ class AdaptationChoice:
     fit : Fit
         The chosen candidate, a fit of `domain_adaptation`.
     candidates : DataFrame
-        A row for each: ``prior`` ("ported", the source as it is; "default"; "10 points" and "100 points",
-        what the source is worth per component; "asked", the given options), ``strength``, ``start``,
-        ``error`` expected at the known rows, ``accuracy`` of the source moved to the target,
-        ``changed``, the share of rows that have another class than by the source as it is, ``density``
-        (log joint density of rows and components under the default prior, without any price), ``kept``
-        by all thresholds, and whether it is ``chosen``.
+        A row for each: ``prior`` ("ported", the source as it is; "default"; "10 points" and "100
+        points", what the source is worth per component; "asked", the given options), ``strength``,
+        ``start``, ``error`` expected at the known rows, ``accuracy`` of the source moved to the
+        target, ``changed``, the share of rows whose class differs from that by the source as it is,
+        ``density`` (log joint density of rows and components under the default prior, without any
+        price), ``kept`` by all thresholds, and whether it is ``chosen``.
     """
 
     fit: Fit
@@ -116,7 +116,8 @@ def select_adaptation(
         num_inner_steps=30)``.
     seed : int
     n_jobs : int, optional
-        Number of starts side by side, or where ``joblib.parallel_config`` says; the result is the same.
+        Number of starts to run in parallel; by default one, or as ``joblib.parallel_config`` sets
+        it. The result is the same.
     progress : bool
     **options
         Options of `domain_adaptation`, such as ``posterior="partition"`` or ``shift="flat"``.
@@ -134,8 +135,8 @@ def select_adaptation(
 
     References
     ----------
-    Raghuram (2014), section 4.3.1. The thesis sets both thresholds by hand from histograms, and compares
-    objectives that contain the price; quartiles and the density alone are our own.
+    Raghuram (2014), section 4.3.1. The thesis sets both thresholds by hand from histograms, and
+    compares objectives that contain the price; using quartiles, and the density alone, is our own.
     """
     refuse_mixed_orders(x=x, known=known)
     refuse_mixed_orders(source_x=source_x, source_labels=source_labels)

@@ -62,11 +62,11 @@ def calibrate(
     progress: bool = True,
     **arguments: Any,
 ) -> Calibration:
-    """Check by simulation whether the posteriors that an engine gives of a model are calibrated.
+    """Check by simulation whether the posteriors that an engine gives for a model are calibrated.
 
-    Parameters and data are drawn from the model, the data are fitted, and the truth is ranked among the
-    draws, one functional after another. None of the functionals depends on the numbering of clusters.
-    If everything is right, ranks are uniform. The coverage of intervals is reported too.
+    Parameters and data are drawn from the model, the data are fitted, and for each functional of
+    the parameters the truth is ranked among the draws. No functional depends on the numbering of
+    clusters. If everything is right, ranks are uniform. The coverage of intervals is reported too.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def calibrate(
     num_points : int, optional
         Number of rows to simulate.
     x : array_like, shape (num_points, num_features), optional
-        Features to hold, in place of `num_points`, for a model that has no density of the features and
-        of which only statements are drawn, such as "pairwise_gp".
+        Features to hold fixed, in place of `num_points`, for a model that has no density of the
+        features and draws statements only, such as "pairwise_gp".
     links : Links, optional
         Links read as a field are kept as they are. For links read as statements
         (``reading="relation"``) pairs and strengths are kept, and what they state is drawn with the
@@ -86,12 +86,14 @@ def calibrate(
     num_simulations : int
     seed : int
     n_jobs : int, optional
-        Number of fits side by side, or where ``joblib.parallel_config`` says; the ranks are the same.
+        Number of fits to run in parallel; by default one, or as ``joblib.parallel_config`` sets it.
+        The ranks are the same.
     progress : bool
     **arguments
-        Options of the model, with a proper prior: ``prior=GaussianPrior(...)``. Data that are passed by
-        name are held, such as the design of a long table, ``fixed=, random=, subjects=``. Outcomes that
-        are left out are drawn; neither `num_points` nor `x` is needed then.
+        Options of the model, with a proper prior: ``prior=GaussianPrior(...)``. Data that are
+        passed by name are held fixed, such as the design of a long table,
+        ``fixed=, random=, subjects=``. Outcomes that are left out are drawn; neither `num_points`
+        nor `x` is needed then.
 
     Returns
     -------
@@ -104,10 +106,10 @@ def calibrate(
 
     Notes
     -----
-    With `num_points` the table is None while data are drawn, so that a branch of the model for this case is
-    run, and is compared with the likelihood. Outcomes that are left out of data by name are not None but
-    NaN, in their shapes: they are drawn from the distributions of the likelihood itself, and a branch on
-    ``y is None`` is neither run nor checked.
+    With `num_points` the table is None while data are drawn. A branch of the model for this case is
+    therefore run, and is compared with the likelihood. Outcomes that are left out of data by name
+    are arrays of NaN, not None: they are drawn from the distributions of the likelihood itself, and
+    a branch on ``y is None`` is neither run nor checked.
 
     References
     ----------

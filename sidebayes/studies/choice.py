@@ -36,7 +36,7 @@ class NumberChoice:
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     doubts : str
-        Why the choice may be another among these numbers; empty without reason.
+        Why another of these numbers may be the right one; empty if there is no reason.
     """
 
     fit: Fit

@@ -41,9 +41,9 @@ class ClusterChoice(NumberChoice):
         ``violation`` (expected share of violated links), ``misfit``, ``log_likelihood``, ``bic``, and
         whether it is the one ``chosen``.
     edge : str
-        Whether growth ended at the most components that it was given; empty where BIC ended it.
+        Whether growth ended at the maximum number of components; empty where BIC ended it.
     doubts : str
-        Why the fit is not to be trusted; empty without reason.
+        Why the fit is not to be trusted; empty if there is no reason.
     """
 
     @property
@@ -97,7 +97,7 @@ def select_clusters(
     strengths : sequence of float
         Strengths to try, in nats.
     entailed : bool
-        Add what hard links imply, see `Links.entailed`.
+        Add the links that hard links imply; see `Links.entailed`.
     num_splits : int
         Number of splits to try; 1 in the thesis.
     patience : int
@@ -124,9 +124,9 @@ def select_clusters(
 
     References
     ----------
-    Raghuram (2014), sections 3.2.3.1-3.2.3.3. The thesis does not give the strengths, the place of the
-    children and what to do about noise in BIC; that several splits are tried, and that a difference
-    below one per cent does not open a cluster, is our own.
+    Raghuram (2014), sections 3.2.3.1-3.2.3.3. The thesis does not give the strengths, the positions
+    of the children, or what to do about noise in BIC. It is our own to try several splits, and not
+    to open a cluster for a difference below one per cent.
     """
     points = point_table("x", x)
     if not isinstance(links, Links):

@@ -50,7 +50,7 @@ class ComponentChoice(NumberChoice):
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     doubts : str
-        Why the choice may be another among these numbers; empty without reason.
+        Why another of these numbers may be the right one; empty if there is no reason.
     """
 
     @property
@@ -84,23 +84,25 @@ def select_components(
     num_clusters : sequence of int
         Numbers to try, such as ``range(1, 7)``.
     criterion : {"bic", "evidence"}
-        Minimise `Fit.bic` of a mode, or maximise `Fit.log_evidence`, for draws that of `Fit.with_evidence`.
-        The empirical prior depends on the number of clusters: give a `GaussianPrior` to compare numbers
-        under one prior.
-        Doubts of the choice name the numbers that are as good: whose BIC is less than 2 above the least one,
-        or whose log evidence is below the greatest one by less than 1, by less than two standard errors of
-        the difference, or by less than 3 where its error is not known (Raftery 1995).
+        Minimise `Fit.bic` of a mode, or maximise `Fit.log_evidence` (for draws, that of
+        `Fit.with_evidence`). The empirical prior depends on the number of clusters: give a
+        `GaussianPrior` to compare numbers under one prior. The ``doubts`` of the choice name the
+        numbers that are as good: those whose BIC is less than 2 above the smallest, or whose log
+        evidence is below the largest by less than 1, by less than two standard errors of the
+        difference, or by less than 3 where its error is not known (Raftery 1995).
     beyond : Fit, optional
-        A fit by its mode of another model to the same data. Numbers are tried in rising order, and the
-        first whose BIC exceeds that of this fit is chosen, which gives models of similar complexity.
-        With ``engine=HardClasses()`` and a fit of "pfgl" this is MOE-hard-plus (Raghuram 2014, section
-        2.7.2).
+        A fit of another model to the same data, by its mode. Numbers are tried in rising order, and
+        the first whose BIC exceeds that of this fit is chosen, which gives models of similar
+        complexity. With ``engine=HardClasses()`` and a fit of "pfgl" this is MOE-hard-plus
+        (Raghuram 2014, section 2.7.2).
     engine : str or engine, optional
-        By default the first engine of the card for BIC. For the evidence "gibbs" where the method has it, and
-        "smc" for numbers whose draws have no evidence, as where chains disagree; else "smc".
+        For BIC the default is the first engine of the card. For the evidence it is "gibbs" if the
+        method has it, with "smc" for numbers whose draws give no evidence, for example because
+        chains disagree; otherwise it is "smc".
     seed : int
     n_jobs : int, optional
-        Number of fits side by side, or where ``joblib.parallel_config`` says; the result is the same.
+        Number of fits to run in parallel; by default one, or as ``joblib.parallel_config`` sets it.
+        The result is the same.
     progress : bool
     **arguments
         Arguments of `sidebayes.fit` or `grow_prototypes`, such as ``num_classes=3``.

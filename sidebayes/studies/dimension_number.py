@@ -34,15 +34,16 @@ class DimensionChoice(NumberChoice):
     fit : Fit
         The fit with the chosen number of dimensions.
     path : DataFrame
-        A row for every number of dimensions tried: ``log_evidence``, its ``standard_error``, NaN where it is
-        not known, and whether this ``evidence`` is an estimate or a lower bound; ``elpd``, the expected log
-        predictive density of points left out, with the standard error ``difference_se`` of its difference to
-        the best one; ``wide``, the number of points for which the draws are too narrow to tell; the typical
-        ``noise``, relative to a distance unless noise is "normal", and whether it is the one ``chosen``.
+        A row for every number of dimensions tried: ``log_evidence``, its ``standard_error``, NaN
+        where it is not known, and whether this ``evidence`` is an estimate or a lower bound;
+        ``elpd``, the expected log predictive density of points left out, with the standard error
+        ``difference_se`` of its difference from the best one; ``wide``, the number of points for
+        which the draws are too narrow to tell; the typical ``noise``, relative to a distance unless
+        noise is "normal", and whether it is the one ``chosen``.
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     doubts : str
-        Why the choice may be another among these numbers; empty without reason.
+        Why another of these numbers may be the right one; empty if there is no reason.
     """
 
     what: ClassVar[str] = "dimensions"
@@ -72,13 +73,15 @@ def select_dimensions(
     num_dimensions : sequence of int
         Numbers to try.
     criterion : {"evidence", "loo"}
-        The largest `Fit.log_evidence`; or the fewest dimensions whose `Fit.loo_points` is at most one
-        standard error of the difference below the best. Where ``wide`` counts many points, go by evidence.
+        "evidence" takes the largest `Fit.log_evidence`; "loo" takes the fewest dimensions whose
+        `Fit.loo_points` is at most one standard error of the difference below the best. If ``wide``
+        counts many points, use the evidence.
     engine : str or engine
-        One that draws; one with an evidence for criterion "evidence".
+        An engine that draws; for criterion "evidence", one that estimates the evidence.
     seed : int
     n_jobs : int, optional
-        Number of fits side by side, or where ``joblib.parallel_config`` says; the result is the same.
+        Number of fits to run in parallel; by default one, or as ``joblib.parallel_config`` sets it.
+        The result is the same.
     progress : bool
     **arguments
         Arguments of `sidebayes.fit`, such as ``distances=`` or ``num_neighbors=6``. All fits have the
@@ -90,8 +93,9 @@ def select_dimensions(
 
     Notes
     -----
-    On a line points cannot pass one another while distances are fitted, so that one dimension often ends in
-    a poor mode, and two dimensions are chosen where one is true: see whether the map of two is a curve.
+    On a line, points cannot pass one another while distances are fitted. A fit in one dimension
+    therefore often ends in a poor mode, and two dimensions are chosen where one is true. Check
+    whether the map in two dimensions is a curve.
 
     Raises
     ------

@@ -61,16 +61,16 @@ def forecast(
     Returns
     -------
     DataFrame
-        A row for each subject, number of visits seen, and later row: ``subject``, ``seen`` (0, 1, ...),
-        ``row`` (position in the data given), ``mean``, ``sd``, ``lower`` and ``upper``, ends of the central
-        interval of `probability`. With several populations also ``class_0``, ``class_1``, ...: their
-        probabilities after the visits seen.
+        A row for each subject, number of visits seen, and later row: ``subject``, ``seen`` (0, 1,
+        ...), ``row`` (position in the data given), ``mean``, ``sd``, and the ends ``lower`` and
+        ``upper`` of the central interval of `probability`. For several populations there are also
+        ``class_0``, ``class_1``, ..., their probabilities after the visits seen.
 
     Raises
     ------
     TypeError, ValueError
-        For bad input, columns other than those of the populations, or series and frames of pandas that
-        have the same rows in different orders, by their indices.
+        For bad input, columns other than those of the populations, or pandas series and frames
+        whose indices have the same rows in different orders.
 
     Examples
     --------

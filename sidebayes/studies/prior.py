@@ -63,8 +63,8 @@ def prior_predictive(
         Name of a card or a NumPyro model, as for `fit`.
     *data
         Data as for `fit`. Outcomes may be left out or None where other data determine the number of
-        rows; the model is given NaN in their place. Links and known classes are held, and labels are drawn
-        given them.
+        rows; the model is given NaN in their place. Links and known classes are held fixed, and
+        labels are drawn given them.
     num_draws : int
     seed : int
         The same seed gives the same draws.
@@ -80,7 +80,8 @@ def prior_predictive(
     Raises
     ------
     TypeError, ValueError
-        For bad input, an improper prior, whose site is named, or a model that simulates no data.
+        For bad input, an improper prior (the message names its site), or a model that simulates no
+        data.
 
     Examples
     --------

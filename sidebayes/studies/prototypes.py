@@ -69,7 +69,7 @@ def grow_prototypes(
     progress: bool = True,
     **options: Any,
 ) -> Fit:
-    """Fit `pfgl` with as many prototypes as shorten its code length.
+    """Fit `pfgl`, adding prototypes as long as they shorten its code length.
 
     A `moe` is fitted first; prototypes are added to its components while the code length falls, and
     then everything is fitted together (Raghuram 2014, section 2.4.5).
@@ -175,7 +175,7 @@ def fit_nfgl(
     progress: bool = True,
     **options: Any,
 ) -> Fit:
-    """Fit `nfgl`: a mixture, the component of each labelled row, and how far the votes of rows reach.
+    """Fit `nfgl`: a mixture, the component of each labelled row, and the reach of their votes.
 
     A `moe` is fitted first, for the class table; labelled rows begin in the component that their
     features make most probable (Raghuram 2014, section 2.3.4).
@@ -201,12 +201,12 @@ def fit_nfgl(
         Known classes to score the fit by; see `sidebayes.fit`.
     progress : bool
     **options
-        Of the model: ``covariance``, ``prior``, ``concentration``.
+        Options of the model: ``covariance``, ``prior``, ``concentration``.
 
     Returns
     -------
     Fit
-        Of `nfgl`.
+        A fit of `nfgl`.
 
     Raises
     ------

@@ -41,22 +41,22 @@ def reference(
     progress: bool = True,
     **arguments: Any,
 ) -> Fit:
-    """Draw from a posterior until two samplers agree that start apart, to measure other fits against.
+    """Sample a posterior until two samplers with separate starts agree, to measure fits against.
 
-    NUTS starts at a mode, and runs until R-hat is below 1.005 and it has `ess` effective draws. Sequential
-    Monte Carlo starts at draws of the prior, and runs until it has 1,000. Where a prior is improper,
-    NUTS starts again from points spread about the mode. If the two differ, as where the posterior has
-    several modes, nested sampling starts at the prior too: if it agrees with sequential Monte Carlo, that
-    is run on to `ess`.
+    NUTS starts at a mode, and runs until R-hat is below 1.005 and it has `ess` effective draws.
+    Sequential Monte Carlo starts at draws of the prior, and runs until it has 1,000. Where a prior
+    is improper, NUTS starts again from points spread about the mode. If NUTS and sequential Monte
+    Carlo differ, for example because the posterior has several modes, nested sampling starts at the
+    prior too. If it agrees with sequential Monte Carlo, the latter is run on to `ess`.
 
     Parameters
     ----------
     method, *data, **arguments
         As for `sidebayes.fit`, without ``engine``.
     ess : float
-        Effective draws, of every parameter whatever the numbering of clusters.
+        Number of effective draws, for every parameter, whatever the numbering of clusters.
     max_draws : int
-        Most draws per chain, or particles per run, of any sampler.
+        Maximum number of draws per chain, or of particles per run, of any sampler.
     seed : int
     progress : bool
 
@@ -69,9 +69,9 @@ def reference(
     Raises
     ------
     FitError
-        If a sampler does not get there within `max_draws`, or no two samplers agree.
+        If a sampler does not reach these numbers within `max_draws`, or no two samplers agree.
     TypeError, ValueError
-        For bad input, as `sidebayes.fit`.
+        For bad input, as for `sidebayes.fit`.
     """
     if "engine" in arguments:
         raise TypeError("engine cannot be given: reference chooses the samplers")

@@ -20,9 +20,9 @@ def suggest_links(
     """Suggest pairs of points whose link would be most informative, for an expert to answer.
 
     A pair is scored by the expected information of its answer about the labels: the entropy of the
-    answer under the posterior. Fit by an engine that draws (BlockedGibbs, NUTS), or pass several fits:
-    a point estimate has no uncertainty of its own, so that it finds borders but no cluster that is
-    missing.
+    answer under the posterior. Fit by an engine that draws (BlockedGibbs, NUTS), or pass several
+    fits: a point estimate has no uncertainty of its own, so it finds borders but not a missing
+    cluster.
 
     Parameters
     ----------

@@ -77,35 +77,35 @@ def _shown(state: Climb) -> str:
 class EM(KeptEngine):
     """Expectation maximisation from several starts.
 
-    Maximises the log joint density in the constrained space. In an M-step the blocks of the model,
-    such as `GaussianComponents`, take the modes of their full conditionals, and the surrogate is
-    climbed by L-BFGS in all other sites. Sites that describe a restricted posterior, as those of
-    `Discriminants`, are climbed before each E-step, and the objective is a lower bound then. With exact
-    inference of what is integrated out the objective never falls. Fits of equal structure and equal
-    shapes share one compiled program.
+    EM maximises the log joint density in the constrained space. In an M-step the blocks of the
+    model, such as `GaussianComponents`, take the modes of their full conditionals, and L-BFGS
+    maximises the surrogate over all other sites. Sites that describe a restricted posterior, such
+    as those of `Discriminants`, are optimised before each E-step; the objective is then a lower
+    bound. If latent variables are integrated out exactly, the objective never falls. Fits of equal
+    structure and equal shapes share one compiled program.
 
     Parameters
     ----------
     tol : float
-        Stop when all further steps together would raise the log joint by less than `tol` times one plus
-        its absolute value, if gains go on falling as they do.
+        Stop when all further steps together would raise the log joint by less than `tol` times one
+        plus its absolute value, if gains keep falling at the present rate.
     max_steps : int
         Maximum number of steps from each start.
     num_restarts : int
-        Number of starting points; the run with the best final objective is kept. Gaussians start at the
-        moments of partitions of the data, other components fitted to such partitions. Where labels are
-        latent, four to eight times as many starts are drawn, and of these the highest after some steps,
-        as far as they differ, are climbed to the end. Starts in which a cluster collapses are set
-        aside.
+        Number of starting points; the run with the best final objective is kept. Gaussians start at
+        the moments of partitions of the data; other components are fitted to such partitions. If
+        labels are latent, four to eight times as many starts are drawn, and those that are highest
+        after some steps, as far as they differ, are run to convergence. Starts in which a cluster
+        collapses are set aside.
     num_inner_steps : int
-        Maximum number of gradients of L-BFGS in an M-step without closed form, or for a restricted
-        posterior. Where nothing is latent, an M-step goes to the end.
+        Maximum number of L-BFGS gradients in an M-step without closed form, or for a restricted
+        posterior. If nothing is latent, an M-step runs to convergence.
     rank : {"likelihood", "joint"}
-        By what the best of the modes found is chosen. "likelihood" leaves out the density of priors that were
-        read off the data, as ``prior="empirical"``: such a prior keeps spreads from vanishing (Fraley and
-        Raftery 2007, section 4, who compare models by the likelihood at the mode), and its density is highest
-        where clusters have next to no points. "joint" takes the mode of highest posterior density. Without
-        such a prior both are the same.
+        Criterion by which the best of the modes found is chosen. "likelihood" leaves out the
+        density of priors that were set from the data, such as ``prior="empirical"``: such a prior
+        keeps spreads from vanishing (Fraley and Raftery 2007, section 4, who compare models by the
+        likelihood at the mode), and its density is highest where clusters have hardly any points.
+        "joint" takes the mode of highest posterior density. Without such a prior both are the same.
 
     References
     ----------
@@ -230,7 +230,7 @@ class EM(KeptEngine):
         return self._once("em-init", self._first_step, problem, start)
 
     def step(self, problem: Problem, state: EMState) -> EMState:
-        """Take one step, M-step and E-step, from where `init` or another step has led.
+        """Take one step (M-step and E-step) from the state of `init` or of another step.
 
         Parameters
         ----------

@@ -49,7 +49,7 @@ _KEPT, _KEPT_NUMBERS = 400, 2**23
 
 @dataclass(frozen=True)
 class MonteCarloEM(KeptEngine):
-    r"""EM whose E-step is sampled: for latent variables that cannot be integrated in closed form.
+    r"""EM with a sampled E-step, for latent variables that cannot be integrated out in closed form.
 
     The sites named by `sampled`, b, are drawn by NUTS given the others, :math:`\theta`; these then
     maximise the mean over draws of the log joint density,
@@ -58,12 +58,13 @@ class MonteCarloEM(KeptEngine):
               b_m \sim p(b \mid x, \theta_t).
 
     Labels and random effects that the model integrates out stay integrated out, and blocks take
-    their closed forms from statistics averaged over draws. A step is taken if the surrogate rises by
-    more than its Monte Carlo error; else there are twice as many draws from then on. The run ends once
-    less than `tol` is left to rise, or the last steps, each with as many draws as are allowed, show no rise
-    beyond that error, which the status then says. What is left is extrapolated from how the rises fall:
-    they fall by :math:`r^2` where EM comes nearer to the mode by a factor r in every step, and after a rise g
-    there remains :math:`g r^2 / (1 - r)`, in which the Monte Carlo error of g is counted.
+    their closed forms from statistics averaged over draws. A step is taken if the surrogate rises
+    by more than its Monte Carlo error; otherwise the number of draws is doubled from then on. The
+    run ends once the remaining rise is less than `tol`, or once the last steps, each with the
+    maximum number of draws, show no rise beyond that error; the status then says so. The remaining
+    rise is extrapolated from the way in which rises fall: by :math:`r^2`, where EM comes nearer to
+    the mode by a factor r in every step. After a rise g there remains :math:`g r^2 / (1 - r)`, in
+    which the Monte Carlo error of g is counted.
 
     Three Newton steps on the log likelihood follow, as EM is slow at the end. Their score and observed
     information are those of Louis,
@@ -75,8 +76,8 @@ class MonteCarloEM(KeptEngine):
     errors.
 
     The result is the estimate of :math:`\theta`, the mean of b there, and draws of b from
-    :math:`p(b \mid x, \hat\theta)`, the group ``conditional_posterior`` of the tree: the posterior of
-    empirical Bayes, which leaves out that :math:`\theta` is estimated.
+    :math:`p(b \mid x, \hat\theta)` in the group ``conditional_posterior`` of the tree. This is the
+    posterior of empirical Bayes, which ignores that :math:`\theta` is estimated.
 
     Parameters
     ----------
@@ -99,13 +100,14 @@ class MonteCarloEM(KeptEngine):
     num_leapfrog : int
         Steps of a trajectory of "hmc".
     schedule : tuple of float, optional
-        Values of the option `scheduled` of the model in the first steps, one for each; later ones have the
-        model's own. By default what the model declares, such as a kernel whose width falls; () is none.
+        Values of the option `scheduled` of the model in the first steps, one per step; later steps
+        use the model's own value. By default the schedule that the model declares, such as a kernel
+        of falling width; () is none.
     scheduled : str
         Name of that option.
     tol : float, optional
-        Nats that are left to rise where the run ends. By default 0.1, or 0.03 for each number that is
-        maximised, if that is more.
+        Remaining rise, in nats, at which the run ends. By default 0.1, or 0.03 for each maximised
+        number, if that is more.
     max_steps : int
         Maximum number of steps.
     num_final : int, optional

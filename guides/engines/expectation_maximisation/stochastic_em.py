@@ -64,16 +64,16 @@ class StochasticEM(KeptEngine):
     .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
 
     and the closed-form M-step follows. An epoch visits every connected set once. The sum of the
-    batches' statistics of the last epoch gives the result, which is EM's fixed point up to how far the
-    parameters moved in that epoch. The data may be a NumPy memmap, of which one batch at a time is
-    read, or a table on disk (`sidebayes.scan`). Blocks from all over such a table are read together, and
-    their rows are mixed. Where these are not the whole table, its order may still move the result; EM on a
-    sample of the rows then tells whether it did.
+    batches' statistics of the last epoch gives the result, which is EM's fixed point up to how far
+    the parameters moved in that epoch. The data may be a NumPy memmap, which is read one batch at a
+    time, or a table on disk (`sidebayes.scan`). Blocks from all over such a table are read
+    together, and their rows are mixed. If these are not the whole table, its order may still affect
+    the result; EM on a sample of the rows then shows whether it did.
 
     Parameters
     ----------
     batch_size : int
-        About how many points a batch holds; connected sets are never cut.
+        Approximate number of points in a batch; connected sets are never cut.
     max_epochs : int
         Maximum number of passes over the data.
     decay : float
@@ -110,7 +110,7 @@ class StochasticEM(KeptEngine):
         progress: bool = True,
         keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. Without `init` starts from EM's mode on 10,000 points of the first batch.
+        """Fit; see `Engine.run`. Without `init`, start at EM's mode on 10,000 points of the first batch.
 
         Raises
         ------

@@ -63,17 +63,18 @@ class Laplace(KeptEngine):
     .. math:: \theta \sim \mathcal{N}(\hat\theta, H^{-1}), \qquad
               \log p(x) \approx \log p(x, \hat\theta) + \tfrac d2 \log 2\pi - \tfrac12 \log|H|
 
-    with the density of the unconstrained coordinates, log Jacobian included, and H its exact
-    negative Hessian where the ascent ended; what gradient is left there moves the mean to the peak
-    of that quadratic. Draws are mapped into the supports. It describes one mode: a mixture has at
-    least K! of them, so that its evidence is larger by about log K!, which is not added.
+    The density is that of the unconstrained coordinates, log Jacobian included, and H is its exact
+    negative Hessian where the ascent ended. A gradient that is left there moves the mean to the
+    peak of the quadratic. Draws are mapped into the supports. The approximation describes one mode.
+    A mixture has at least K! modes, so its log evidence is larger by about log K!, which is not
+    added.
 
-    Sites that a model declares to be known up to an orthogonal transform have no single mode, but orbits
-    of them. The Gaussian is then one across the orbits, draws are all turned as the mode is, and the
-    volume of the orbit enters the evidence.
+    Sites that a model declares to be known up to an orthogonal transform have orbits of modes, and
+    no single mode. The Gaussian then lies across the orbits, all draws are turned as the mode is,
+    and the volume of the orbit enters the evidence.
 
-    Of points of spheres (`sample_direction`) the Gaussian is one along the sphere; the lengths of their
-    vectors, which nothing else looks at, have their own law.
+    For points on spheres (`sample_direction`) the Gaussian lies along the sphere; the lengths of
+    their vectors, on which nothing else depends, have their own distribution.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class Laplace(KeptEngine):
         Maximum number of gradients in that search.
     importance : bool
         Report as evidence the mean importance weight of the draws, with its standard error, in
-        place of the formula above; a lower bound where the draws are not to be trusted.
+        place of the formula above; it is a lower bound if the draws are not to be trusted.
 
     References
     ----------
@@ -127,7 +128,7 @@ class Laplace(KeptEngine):
             If labels are summed out by fixed points, which have no exact second derivatives, or sites
             that are known up to an orthogonal transform have unconstrained coordinates that are not.
         FitError
-            If no start has a finite density, or the mode found is flat or a saddle.
+            If no start has a finite density, or the mode found is flat or a saddle point.
         """
         approximate = self._refuse(problem)
         clock = Clock()

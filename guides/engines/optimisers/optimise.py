@@ -21,10 +21,11 @@ __all__ = ["MAP", "Newton", "mode_result", "need_curvature"]
 
 @dataclass(frozen=True)
 class MAP(KeptEngine):
-    """Maximum a posteriori by L-BFGS, from several starts at once.
+    """Maximum a posteriori estimation by L-BFGS, from several starts at once.
 
-    Moves in unconstrained coordinates but maximises the density of the constrained parameters
-    (no Jacobian), so that its mode is that of `EM`. Starts that break down are set aside.
+    The engine moves in unconstrained coordinates but maximises the density of the constrained
+    parameters (no Jacobian), so that its mode is that of `EM`. Starts that break down are set
+    aside.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ class MAP(KeptEngine):
         Raises
         ------
         FitError
-            If the log joint is finite at no start, naming the sites to blame.
+            If the log joint is not finite at any start; the message names the sites to blame.
         """
         approximate = approximation(problem)
         clock = Clock()
@@ -89,10 +90,10 @@ class MAP(KeptEngine):
 
 @dataclass(frozen=True)
 class Newton(KeptEngine):
-    """Maximum a posteriori by Newton's method, for models of few parameters.
+    """Maximum a posteriori estimation by Newton's method, for models with few parameters.
 
-    Steps use the exact Hessian, which costs some three gradients for every parameter. Convergence is
-    quadratic near the mode, so that a handful of steps gives all digits. Coordinates and objective are
+    Steps use the exact Hessian, which costs about three gradients per parameter. Convergence is
+    quadratic near the mode, so a handful of steps gives all digits. Coordinates and objective are
     those of `MAP`.
 
     Parameters
@@ -102,7 +103,7 @@ class Newton(KeptEngine):
     max_steps : int
         Maximum number of gradients.
     num_restarts : int
-        One by default: it suits objectives that have one mode.
+        Number of starts; one by default, since the method suits objectives with one mode.
 
     References
     ----------
@@ -133,7 +134,7 @@ class Newton(KeptEngine):
         ValueError
             If labels are summed out by fixed points, which have no exact second derivatives.
         FitError
-            If the log joint is finite at no start, naming the sites to blame.
+            If the log joint is not finite at any start; the message names the sites to blame.
         """
         approximate = approximation(problem)
         need_curvature(problem, "Newton", "MAP")

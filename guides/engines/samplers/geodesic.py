@@ -81,10 +81,11 @@ class _Trajectory(NamedTuple):
 class GeodesicHMC(KeptEngine):
     r"""Hamiltonian Monte Carlo on spheres (Byrne and Girolami 2013): points move along great circles.
 
-    For models that sample points of spheres by `sample_direction` or `sample_preshape`. Other engines move
-    the vector whose direction such a point is; this one moves the point itself, and all other sites as `HMC`
-    does, along trajectories of random length. Where a point is close to uniform, or there are many, it needs
-    no coordinates that bend; the length of the vector, which says nothing, is drawn from its law.
+    This engine is for models that sample points of spheres by `sample_direction` or
+    `sample_preshape`. Other engines move the vector whose direction is the point. This one moves
+    the point itself, and all other sites as `HMC` does, along trajectories of random length. It
+    needs no coordinates that bend, which matters if a point is close to uniform, or there are many.
+    The length of the vector, which carries no information, is drawn from its distribution.
 
     Step size and widths are adapted in the warm-up: one width for each coordinate of other sites, and one for
     each point, whose geodesics allow no more. Chains move in step.
@@ -94,14 +95,15 @@ class GeodesicHMC(KeptEngine):
     num_warmup : int
         Number of transitions of each chain that adapt the step size.
     num_samples : int
-        Number of draws of each chain after them.
+        Number of draws of each chain after the warm-up.
     num_chains : int
         Number of chains.
     target_accept : float
         Acceptance probability that the step size is adapted to, between 0 and 1.
     trajectory_length : float
-        Mean length of a trajectory in posterior standard deviations; lengths are uniform between half and
-        one and a half of it. A point without any data moves by about this angle, in radians.
+        Mean length of a trajectory in posterior standard deviations; lengths are uniform between
+        half and one and a half times this. A point without any data moves by about this angle, in
+        radians.
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
 
@@ -163,10 +165,11 @@ class GeodesicHMC(KeptEngine):
         Raises
         ------
         ValueError
-            If the model declares no point of a sphere, or its density depends on the length of a vector
-            whose direction such a point is.
+            If the model declares no point of a sphere, or its density depends on the length of a
+            vector whose direction is such a point.
         FitError
-            If the log density is not finite where a chain starts, naming the sites to blame.
+            If the log density is not finite where a chain starts; the message names the sites to
+            blame.
         """
         refuse_restricted(problem)
         approximate = approximation(problem)

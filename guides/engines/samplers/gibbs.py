@@ -82,18 +82,18 @@ class GibbsState(NamedTuple):
 class BlockedGibbs(KeptEngine):
     """Gibbs sampling: labels and parameters in turn, each drawn given the other.
 
-    A sweep draws all labels jointly, exactly, one connected set at a time; then every conjugate block
-    of the model, exactly, your own models' blocks included; then the other sites, by one transition of
-    NUTS on the density of parameters, labels and data. The sampled labels are not kept: label
-    probabilities of the result are computed given the parameters, which has a lower variance. Chains
-    start around `init`, as those of `NUTS` do.
+    A sweep first draws all labels jointly and exactly, one connected set at a time. It then draws
+    every conjugate block of the model exactly, blocks of your own models included, and finally the
+    other sites by one transition of NUTS on the joint density of parameters, labels and data. The
+    sampled labels are not kept: the label probabilities of the result are computed given the
+    parameters, which has a lower variance. Chains start around `init`, as in `NUTS`.
 
     Parameters
     ----------
     num_warmup : int
         Number of draws of each chain that are dropped.
     num_samples : int
-        Number of draws of each chain after them.
+        Number of draws of each chain after the warm-up.
     num_chains : int
         Number of chains.
     thinning : int
@@ -103,7 +103,7 @@ class BlockedGibbs(KeptEngine):
         Acceptance probability, between 0 and 1, that the step size of NUTS is adapted to where some
         sites are not conjugate.
     max_tree_depth : int
-        A trajectory of NUTS has less than 2 to this power steps.
+        A trajectory of NUTS has fewer than 2 to this power steps.
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
 
@@ -167,7 +167,8 @@ class BlockedGibbs(KeptEngine):
         ValueError
             If the model observes no mixture, or its prior leaves no posterior to draw from.
         FitError
-            If the log density is not finite where a chain starts or later, naming the sites to blame.
+            If the log density is not finite where a chain starts or later; the message names the
+            sites to blame.
         """
         approximate = approximation(problem)
         plan = _plan(problem)
@@ -196,7 +197,7 @@ class BlockedGibbs(KeptEngine):
         return self._once("gibbs-init", self._first, problem, plan, *starts)
 
     def step(self, problem: Problem, state: GibbsState) -> GibbsState:
-        """Make one sweep from where `init` or another sweep has led.
+        """Make one sweep from the state of `init` or of another sweep.
 
         Where sites are not conjugate, NUTS adapts its step size in the first ``num_warmup * thinning``
         sweeps of a chain.

@@ -124,7 +124,8 @@ class Hamiltonian(KeptEngine, ABC):
         Raises
         ------
         FitError
-            If the log density is not finite where a chain starts, naming the sites to blame.
+            If the log density is not finite where a chain starts; the message names the sites to
+            blame.
         """
         self._check(problem)
         approximate = approximation(problem)
@@ -277,34 +278,37 @@ def _march_all(march: Program, states: list, args: tuple, count: NDArray) -> tup
 class NUTS(Hamiltonian):
     """No-U-turn sampler (Hoffman and Gelman 2014), by NumPyro's trees.
 
-    Chains start around `init`, a mode found by EM say, each moved at random in unconstrained
-    space. Runs of equal structure and equal shapes share one compiled program, whatever their
-    data and number of samples. The mass matrix is adapted to draws and slopes (Seyboldt, Carlson and
-    Carpenter 2026), over the first 85 % of the warm-up, and the step size over all of it.
+    Chains start around `init`, for example a mode found by EM; each is moved at random in
+    unconstrained space. Runs of equal structure and equal shapes share one compiled program,
+    whatever their data and number of samples. The mass matrix is adapted to draws and gradients
+    (Seyboldt, Carlson and Carpenter 2026) over the first 85 % of the warm-up, and the step size
+    over all of it.
 
     Parameters
     ----------
     num_warmup : int
         Number of transitions of each chain that adapt step size and mass matrix.
     num_samples : int
-        Number of draws of each chain after them.
+        Number of draws of each chain after the warm-up.
     num_chains : int
         Number of chains.
     target_accept : float
         Mean acceptance probability that the step size is adapted to, between 0 and 1.
     dense_mass : bool or "low_rank"
-        Adapt a full mass matrix, rather than a diagonal one, or one that differs from a multiple of a
-        diagonal along up to 32 axes, learned from draws and slopes. Both shorten the trajectories where
-        coordinates are correlated; a full one takes twice as many draws as there are coordinates, and
-        each of its steps as many products as it has entries.
+        By default the mass matrix is diagonal. True adapts a full one, and "low_rank" one that
+        differs from a multiple of a diagonal along up to 32 axes, learned from draws and gradients.
+        Both shorten the trajectories if coordinates are correlated. A full matrix needs twice as
+        many draws as there are coordinates, and each of its steps takes as many products as it has
+        entries.
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
     chain_method : {"vectorized", "parallel"}, optional
-        All chains in step, or each by itself, as many at once as there are processors, which lets no
-        chain wait for the longest trajectory of the others. By default parallel on processors, where
-        a step of all chains costs as much as one of each, and vectorized on an accelerator.
+        "vectorized" runs all chains in step. "parallel" runs each by itself, as many at once as
+        there are processors, so that no chain waits for the longest trajectory of the others. By
+        default "parallel" on processors, where a step of all chains costs as much as one step of
+        each, and "vectorized" on an accelerator.
     max_tree_depth : int
-        A trajectory has less than 2 to this power steps.
+        A trajectory has fewer than 2 to this power steps.
 
     References
     ----------
@@ -344,9 +348,10 @@ class NUTS(Hamiltonian):
 class HMC(Hamiltonian):
     r"""Hamiltonian Monte Carlo (Neal 2011): trajectories of one length, kept or rejected at the end.
 
-    The mass matrix is adapted to the variances of the draws; all else but the length of a trajectory is as in
-    `NUTS`. Every draw costs about the same, so that chains in step hardly wait for each other; but too short
-    a length makes a random walk, and one near a period of the motion comes back to where it began.
+    The mass matrix is adapted to the variances of the draws; everything else, except for the length
+    of a trajectory, is as in `NUTS`. Every draw costs about the same, so chains that run in step
+    hardly wait for each other. However, too short a length makes a random walk, and a length near a
+    period of the motion returns to where it began.
 
     Parameters
     ----------

@@ -24,11 +24,12 @@ __all__ = ["MCLMC"]
 class MCLMC(Hamiltonian):
     r"""Adjusted microcanonical Langevin Monte Carlo (Robnik et al. 2025), with blackjax's integrator.
 
-    Trajectories have constant speed and turn along the gradient, so that steep directions do not make them
-    fast: in many dimensions, they need fewer gradients than those of `HMC`. Noise turns their direction too.
-    Each is accepted or rejected at its end, so that there is no bias from the step size. Its length is
-    uniform between zero and twice the mean. Warm-up is as in `HMC`. This needs blackjax:
-    pip install 'sidebayes[sampling]'. A single coordinate, on which no direction can turn, is refused.
+    Trajectories have constant speed and turn along the gradient, so steep directions do not make
+    them fast: in many dimensions, they need fewer gradients than those of `HMC`. Noise turns their
+    direction too. Each is accepted or rejected at its end, so that there is no bias from the step
+    size. Its length is uniform between zero and twice the mean. Warm-up is as in `HMC`. This needs
+    blackjax: pip install 'sidebayes[sampling]'. A single coordinate, on which no direction can
+    turn, is refused.
 
     Parameters
     ----------

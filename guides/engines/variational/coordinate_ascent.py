@@ -98,21 +98,22 @@ class CoordinateAscent(KeptEngine):
     expected log-factors L. The bound never falls. Where it is computed exactly, which needs exact
     label inference, it is reported as the result's `log_evidence`.
 
-    Sites without an exact factor get points :math:`\phi`, which L-BFGS moves up the expected log
-    joint density: variational EM. The bound is then one of :math:`\log p(x, \phi)` at the points, which
-    says nothing about the evidence. The status names these sites and the reason.
+    Sites without an exact factor get point estimates :math:`\phi`, which L-BFGS moves up the
+    expected log joint density, as in variational EM. The bound is then one of
+    :math:`\log p(x, \phi)` at the points, which says nothing about the evidence. The status names
+    these sites and the reason.
 
     A table on disk (`sidebayes.scan`) is read once for each step, if every site has a factor.
 
     Parameters
     ----------
     tol : float
-        Stop when all further steps together would raise the bound by less than `tol` times one plus its
-        absolute value, if gains go on falling as they do.
+        Stop when all further steps together would raise the bound by less than `tol` times one plus
+        its absolute value, if gains keep falling at the present rate.
     max_steps : int
         Maximum number of sweeps over all factors.
     num_inner_steps : int
-        Maximum number of gradients of L-BFGS per step, where some sites are points.
+        Maximum number of L-BFGS gradients per step, if some sites are points.
     num_restarts : int
         Number of starts, which are those of `EM`; the run with the best bound is kept.
     num_draws : int
@@ -162,7 +163,7 @@ class CoordinateAscent(KeptEngine):
         ValueError
             If no site has an exact factor; the message says why.
         FitError
-            If the bound is finite from no start.
+            If the bound is not finite from any start.
         """
         if any(isinstance(arg, StreamedTable) for arg in problem.args):
             return fit_table(

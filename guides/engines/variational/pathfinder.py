@@ -67,33 +67,34 @@ steps must end; rounding in single precision leaves up to about one."""
 class Pathfinder(KeptEngine):
     r"""Multi-path Pathfinder (Zhang et al. 2022), with the quasi-Newton paths of blackjax.
 
-    L-BFGS climbs from several starts. At every point of a path its estimate of the inverse Hessian makes
-    a normal approximation; the one with the greatest lower bound on the log evidence is kept. Draws of
-    all paths are weighted by the density of the posterior over that of the mixture of their
-    approximations, and resampled, the largest weights smoothed. Modes that several paths end in so
-    have their masses, where the approximations cover them; separate modes that no path ends in are missed.
+    L-BFGS climbs from several starts. At every point of a path its estimate of the inverse Hessian
+    makes a normal approximation; the one with the greatest lower bound on the log evidence is kept.
+    Draws of all paths are weighted by the density of the posterior over that of the mixture of
+    their approximations, and resampled, the largest weights smoothed. Modes in which several paths
+    end thus have their masses, where the approximations cover them; separate modes in which no path
+    ends are missed.
 
     Parameters
     ----------
     num_paths : int
         Number of paths, each from a start of its own.
     num_draws : int
-        Draws of each path's approximation, and of the result.
+        Number of draws of each path's approximation, and of the result.
     max_steps : int
         Maximum number of steps of a path.
     memory : int
         Number of pairs of steps and gradients that L-BFGS keeps, and thus half of the rank by which a
         covariance differs from a diagonal one.
     num_bound_draws : int
-        Draws that estimate the lower bound at each point of a path.
+        Number of draws that estimate the lower bound at each point of a path.
 
     Notes
     -----
-    The paper draws from normals alone, and weights draws by the approximation of their own path. The
-    density of the mixture leaves weights unbiased also where paths end in different modes. Means are
-    :math:`\theta - H \nabla f` at a point of a path, f minus the log density, H the estimated inverse
-    Hessian, as in the paper; blackjax 1.7 adds where it should subtract, so that only its paths are used
-    here.
+    The paper draws from normals alone, and weights draws by the approximation of their own path.
+    The density of the mixture leaves weights unbiased also where paths end in different modes. As
+    in the paper, means are :math:`\theta - H \nabla f` at a point of a path, where f is minus the
+    log density and H the estimated inverse Hessian. blackjax 1.7 adds where it should subtract, so
+    only its paths are used here.
 
     References
     ----------

@@ -61,26 +61,28 @@ def _density(problem: Problem, frame: Frame, data: tuple, key: Array) -> Callabl
 class SVI(KeptEngine):
     r"""Variational inference by one of NumPyro's families of guides, in unconstrained space.
 
-    Maximises the lower bound :math:`\mathbb{E}_q[\log p(x, \theta) - \log q(\theta)]` on the log
-    evidence by Adam. Coordinates are centred at a posterior mode and divided by the widths that the
-    curvature has there, so that every guide starts near a standard normal and steps are in
-    posterior standard deviations. Steps shrink whenever the bound stops rising, down to a hundredth of
-    the first step size. Gradients of Gaussian guides follow the path of the draws only, so that their
-    noise vanishes where q is exact.
+    The engine maximises the lower bound :math:`\mathbb{E}_q[\log p(x, \theta) - \log q(\theta)]` on
+    the log evidence by Adam. Coordinates are centred at a posterior mode and divided by the widths
+    that the curvature implies there, so that every guide starts near a standard normal and steps
+    are in posterior standard deviations. Steps shrink whenever the bound stops rising, down to a
+    hundredth of the first step size. Gradients of Gaussian guides follow the path of the draws
+    only, so that their noise vanishes where q is exact.
 
     It describes the neighbourhood of one mode: a mixture has at least K! of them, so that the bound
     lies about log K! below the log evidence even where q fits its mode exactly.
 
-    A table on disk (`sidebayes.scan`) is read once for each of a few Newton steps, from the mode of a
-    sample of its rows to that of all of them. Elsewhere the log density is its expansion to first order
-    at the mode, which is of all rows, and a remainder: random rows estimate it at each step of Adam, and
-    all rows, or as many as the status says, at the draws.
+    A table on disk (`sidebayes.scan`) is read once for each of a few Newton steps, which lead from
+    the mode of a sample of its rows to that of all of them. Away from this mode the log density is
+    its first-order expansion there, for all rows, plus a remainder. Random rows estimate the
+    remainder at each step of Adam; at the draws it is computed from all rows, or from as many as
+    the status says.
 
     Parameters
     ----------
     guide : {"full_rank", "mean_field", "low_rank", "flow"}
-        Multivariate normal; independent normals; a normal whose covariance is diagonal plus one of
-        rank about the square root of the number of coordinates; inverse autoregressive flow.
+        In this order: a multivariate normal; independent normals; a normal whose covariance is
+        diagonal plus one of rank about the square root of the number of coordinates; an inverse
+        autoregressive flow.
     num_steps : int
         Maximum number of steps, in windows of 100.
     tol : float
@@ -96,10 +98,11 @@ class SVI(KeptEngine):
     num_restarts : int
         Number of starts of the search for the mode.
     batch_sets : int, optional
-        Estimate the likelihood, at each step, from about so many connected sets of points, of which a
-        point without links is one; see `Batches`. The search for the mode uses one batch of at least
-        2000 connected sets, or all data where there are fewer; the final bound uses all data. Of a table on
-        disk, the number of rows that estimate the remainder at each step, by default 4096.
+        Estimate the likelihood, at each step, from about this many connected sets of points; a
+        point without links counts as one. See `Batches`. The search for the mode uses one batch of
+        at least 2000 connected sets, or all data where there are fewer; the final bound uses all
+        data. For a table on disk, it is the number of rows that estimate the remainder at each
+        step, by default 4096.
 
     References
     ----------
@@ -150,13 +153,13 @@ class SVI(KeptEngine):
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts of the search for the mode by one.
 
-        For a table on disk Newton's steps begin there.
+        For a table on disk, Newton's steps begin there.
 
         Raises
         ------
         ValueError
             If the likelihood cannot be estimated from some of the connected sets, or a flow is
-            asked for a single coordinate.
+            requested for a single coordinate.
         FitError
             If no start has a finite density, or the bound stops being finite.
         """

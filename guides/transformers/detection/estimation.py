@@ -34,10 +34,11 @@ def estimate_population(
     """Maximum likelihood estimate of a population from the series of its subjects.
 
     The optimiser is BFGS over the entries of the triangular factor L of the covariance and the log
-    noise, with the fixed effects found by generalised least squares. A singular covariance is an inner
-    point of these coordinates. The estimate is that of ``sidebayes.fit("mixed_effects",
+    noise, with the fixed effects found by generalised least squares. A singular covariance is an
+    interior point of these coordinates. The estimate is that of ``sidebayes.fit("mixed_effects",
     form="marginal")``, and nothing is compiled, since the folds of a cross-validation all differ in
-    size. For standard errors, restricted likelihood or draws use `sidebayes.fit` and `Population.of`.
+    size. For standard errors, restricted likelihood or draws use `sidebayes.fit` and
+    `Population.of`.
 
     Parameters
     ----------

@@ -36,9 +36,10 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     .. math:: K(y, y') = g(y)^\top I^{-1} g(y'), \qquad g(y) = E[\nabla_\Theta \log p(v; \Theta) \mid y],
               \qquad I = E[\nabla_\Theta \log p(v; \Theta) \nabla_\Theta \log p(v; \Theta)^\top],
 
-    where v are the latent variables of a subject, and what is observed given them is held. By Fisher's
-    identity g(y) is also the score :math:`\nabla_\Theta \log p(y; \Theta)`. For one population with effects
-    :math:`b = L u`, in coordinates with I = 1, it is
+    where v are the latent variables of a subject; the distribution of what is observed given them
+    is held fixed. By Fisher's identity g(y) is also the score
+    :math:`\nabla_\Theta \log p(y; \Theta)`. For one population with effects :math:`b = L u`, in
+    coordinates with I = 1, it is
 
     .. math:: \psi(y) = \big( E[u_i],\ (E[u_i^2] - 1) / \sqrt 2,\ E[u_i u_j]_{i<j} \mid y \big).
 
@@ -58,9 +59,9 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     ``"marginalised"``
         :math:`\sum_m r_m r_m' \psi_m^\top \psi_m'` (eq. 10.21), without the score of the share.
 
-    The kernels do not depend on units or origin of the columns, but for the error of Monte Carlo in
-    design A, whose draws are others where the origin is. A subject without information has features
-    zero in design C. Scaled so that the training subjects have mean squared length 1, they suit
+    The kernels do not depend on units or origin of the columns, except for Monte Carlo error in
+    design A, whose draws change with the origin. A subject without information has features zero in
+    design C. Scaled so that the training subjects have mean squared length 1, they suit
     ``SVC(kernel="linear", C=10)``.
 
     Parameters
@@ -69,9 +70,9 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     populations : sequence of two Population, optional
         Populations to use in place of maximum likelihood estimates from the subjects of each class.
     num_draws : int
-        Of design A.
+        Number of Monte Carlo draws of design A.
     random_state : int, RandomState or None
-        Of design A.
+        Randomness of the draws of design A.
 
     Attributes
     ----------

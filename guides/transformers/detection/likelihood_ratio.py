@@ -30,9 +30,10 @@ class LikelihoodRatio(ClassifierMixin, BaseEstimator):
               \Sigma_m = Z D_m Z^\top + \sigma_m^2 I,
 
     where class 1 is the second of the sorted labels. The second class is chosen where s exceeds
-    :math:`\log(\pi_0 C_0) - \log(\pi_1 C_1)`, with the shares :math:`\pi` of the classes in the training
-    data and the costs C of getting one of their subjects wrong. ROC curves depend on neither. Several
-    outputs, measured by the same subjects, are one table with indicators; see `LongTable`.
+    :math:`\log(\pi_0 C_0) - \log(\pi_1 C_1)`, with the shares :math:`\pi` of the classes in the
+    training data and the costs C of misclassifying one of their subjects. ROC curves depend on
+    neither. Several outputs that are measured for the same subjects form one table with indicators;
+    see `LongTable`.
 
     Parameters
     ----------

@@ -153,7 +153,7 @@ class Population:
     coefficients : array_like, shape (num_terms,)
         Fixed effects :math:`\alpha`.
     covariance : array_like, shape (num_effects, num_effects)
-        Of the random effects, :math:`D`; it may be singular.
+        Covariance :math:`D` of the random effects; it may be singular.
     noise : array_like, shape () or (num_outputs,)
         Standard deviation :math:`\sigma` of each output, positive.
     columns : mapping of str to tuple of str
@@ -254,7 +254,7 @@ class Population:
 
         .. math:: \mathrm{tr}\{R' (R/\sigma^2 + D^{-1})^{-1}\} + n' \sigma^2,
 
-        the least of all predictors. For one subject with effects b:
+        which is the minimum over all predictors. For one subject with effects b:
 
         .. math:: \mathrm{tr}\{R' A^{-1} (\sigma^2 D^{-1} b b^\top \sigma^2 D^{-1} + \sigma^2 R)
                   A^{-1}\} + n' \sigma^2.
@@ -310,9 +310,10 @@ class Population:
 class MixPrior:
     r"""Several populations, one of which a new subject comes from (Lu 2008, section 8.3).
 
-    Given its rows y, a subject is of population m with probability :math:`w_m \propto \pi_m p_m(y)`, and
-    its coefficients are a Gaussian mixture with these weights. The weights in equation 8.18 of the
-    thesis would count y twice; :math:`\pi_m` belongs there.
+    Given its rows y, a subject belongs to population m with probability
+    :math:`w_m \propto \pi_m p_m(y)`, and its coefficients are a Gaussian mixture with these
+    weights. The weights in equation 8.18 of the thesis would count y twice; :math:`\pi_m` belongs
+    there.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class LeastSquaresFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Parameters
         ----------
         X : LongTable
-            Of one output; its random columns are the regressors.
+            Table of one output; its random columns are the regressors.
         y : ignored
 
         Raises
@@ -109,9 +109,10 @@ def _in_order(table: LongTable) -> tuple[NDArray, NDArray]:
 class SeriesKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Kernel of smoothed series, for ``SVC(kernel="precomputed")`` (Lu 2008, eq. 10.31).
 
-    Every series is smoothed by Gaussian-process regression with covariance C and noise, :math:`\hat f^i =
-    C(\cdot, t^i) v^i`, :math:`v^i = (C(t^i, t^i) + \sigma^2 I)^{-1} y^i`. Subjects at any times of their own
-    are compared by the distance of their curves in the Hilbert space of C:
+    Every series is smoothed by Gaussian-process regression with covariance C and noise,
+    :math:`\hat f^i = C(\cdot, t^i) v^i`, :math:`v^i = (C(t^i, t^i) + \sigma^2 I)^{-1} y^i`.
+    Subjects, whose times may differ, are compared by the distance of their curves in the Hilbert
+    space of C:
 
     .. math:: d_{ij} = \|\hat f^i - \hat f^j\|^2 = v^{i\top} C_{ii} v^i + v^{j\top} C_{jj} v^j
               - 2 v^{i\top} C_{ij} v^j, \qquad K_{ij} = \exp(-d_{ij} / 2 s^2)
@@ -164,7 +165,7 @@ class SeriesKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : LongTable
-            Of one output, with times.
+            Table of one output, with times.
         y : ignored
 
         Raises

@@ -80,14 +80,14 @@ class LongTable:
     codes : ndarray of int, shape (num_rows,)
         Number of the subject of each row.
     columns : dict of str to tuple of str
-        Names of the columns of ``fixed``, ``random`` and ``outputs``, where these were data frames; of
-        `from_times` what the columns are a ``polynomial`` in.
+        Names of the columns of ``fixed``, ``random`` and ``outputs``, where these were data frames;
+        for `from_times`, what the columns are a ``polynomial`` in.
 
     Raises
     ------
     TypeError, ValueError
-        If shapes disagree, numbers are missing or infinite, a row has no subject, or series and frames of
-        pandas have the same rows in different orders, by their indices.
+        If shapes disagree, numbers are missing or infinite, a row has no subject, or the indices of
+        pandas series and frames have the same rows in different orders.
 
     Examples
     --------

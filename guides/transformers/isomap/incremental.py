@@ -30,39 +30,41 @@ __all__ = ["IncrementalIsomap"]
 class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Isometric feature mapping that is updated when rows are added and removed.
 
-    Rows that are neighbours are joined by edges as long as their distance. Shortest paths :math:`g_{ij}`
-    in this graph stand for distances along the manifold on which rows lie, and classical scaling finds
-    coordinates with such distances: the leading eigenvectors of
+    Neighbouring rows are joined by edges whose length is their distance. Shortest paths
+    :math:`g_{ij}` in this graph stand for distances along the manifold on which rows lie, and
+    classical scaling finds coordinates with such distances: the leading eigenvectors of
 
     .. math:: B = -\tfrac12 H C H, \qquad C_{ij} = g_{ij}^2, \qquad H = I - 1 1^\top / n,
 
-    times the square roots of their eigenvalues. `fit` gives the map of `sklearn.manifold.Isomap`. When
-    rows come or go, edges are updated as they are in a graph from scratch, and shortest paths exactly,
-    in time that the changed paths take; coordinates take one step of subspace iteration per call, or
-    converge.
+    times the square roots of their eigenvalues. `fit` gives the map of `sklearn.manifold.Isomap`.
+    When rows are added or removed, edges become those of a graph built from scratch, and shortest
+    paths are updated exactly, at the cost of the changed paths; coordinates take one step of
+    subspace iteration per call, or converge.
 
     Parameters
     ----------
     n_components : int
         Number of coordinates.
     n_neighbors : int, optional
-        Rows are neighbours if one is among so many nearest rows of the other; of rows at equal distance
-        the earlier are nearer.
+        Rows are neighbours if one is among this many nearest rows of the other; of rows at equal
+        distance, the earlier ones count as nearer.
     radius : float, optional
-        Rows are neighbours if they are at most so far apart. Needs ``n_neighbors=None``.
+        Rows are neighbours if they are at most this far apart. Needs ``n_neighbors=None``.
     metric : str
         "euclidean", "cityblock", "chebyshev", or "precomputed": rows are then given as their distances to
         all rows; or, as a sparse array, as the lengths of the edges of the graph, in which case
         `n_neighbors` and `radius` do not matter.
     n_landmarks : int, optional
-        Keep distances from so many rows only, far from one another, in n * n_landmarks numbers instead
-        of n * n: for more than some 10,000 rows. Coordinates are then those of landmark scaling.
+        Keep distances from this many rows only, which lie far from one another, in n * n_landmarks
+        numbers instead of n * n: for more than about 10,000 rows. Coordinates are then those of
+        landmark scaling.
     neighbors : {"exact", "approximate"}
         How `fit` finds the `n_neighbors` nearest rows. "approximate", by pynndescent, is for more than
         20,000 rows of more than ten features, and Euclidean distances. Rows that are added later find
         theirs exactly.
     converge : bool
-        Go on with coordinates until they have converged whenever rows come or go, rather than one step.
+        Whether coordinates are updated until they converge whenever rows are added or removed,
+        instead of by one step.
 
     Attributes
     ----------
@@ -180,20 +182,21 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def partial_fit(self, X: Any, y: object = None) -> Self:
         """Add rows to the map; they are kept until they are removed.
 
-        Graph and shortest paths are those of a map from scratch. Coordinates take one step, or converge
-        if `converge` is true or if the rows that come or go are more than a tenth of all.
+        Graph and shortest paths are those of a map from scratch. Coordinates take one step, or
+        converge if `converge` is true or if the rows that are added or removed are more than a
+        tenth of all.
 
         Parameters
         ----------
         X : array_like, shape (num_new, num_features)
-            If the metric is "precomputed", distances to the rows before and to one another, shape
+            If the metric is "precomputed", distances to the earlier rows and to one another, shape
             (num_new, n + num_new).
         y : ignored
 
         Raises
         ------
         ValueError
-            If rows do not fit those before. Nothing is changed then.
+            If rows do not match the earlier ones; nothing is changed then.
         ImportError
             If numba is not installed.
         """
@@ -223,8 +226,8 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Warns
         -----
         SideBayesWarning
-            If rows have no neighbour in the largest connected set: their coordinates are NaN. If rows lie
-            far from all of the map, as in another unit.
+            If rows have no neighbour in the largest connected set, so that their coordinates are
+            NaN; if rows lie far from all of the map, as in another unit.
         """
         check_is_fitted(self, "_manifold")
         reached, distance = self._manifold.reached(self._checked(X, num_new=0))
@@ -260,10 +263,10 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self._after(gone)
 
     def contract(self, rows: ArrayLike) -> Self:
-        """Remove rows, but keep the paths over them as edges, so that all other distances stay.
+        """Remove rows, but keep the paths through them as edges, so that all other distances stay.
 
-        What rows have shown of the manifold is kept then, while memory does not grow. Edges that stand
-        for paths are kept until one of their ends is removed. Law (2006), section 3.2.3.
+        What the rows have shown of the manifold is kept, while memory does not grow. Edges that
+        stand for paths are kept until one of their ends is removed. Law (2006), section 3.2.3.
 
         Parameters
         ----------
@@ -307,27 +310,27 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def short_circuits(
         self, number: int = 10, *, of: Literal["edges", "rows"] = "edges"
     ) -> pd.DataFrame:
-        """The edges, or rows, on which the map hangs: those whose removal moves distances most.
+        """Edges, or rows, on which the map depends most: their removal changes distances most.
 
         An edge between parts of the manifold that are far apart along it, as noise or too large a
-        neighbourhood makes them, carries many shortest paths, which all move when it is removed. So does
-        an edge across a gap in the data, which is no error. Rows are for points between two parts, with
-        several edges to both.
+        neighbourhood makes them, carries many shortest paths, which all change when it is removed.
+        So does an edge across a gap in the data, which is not an error. Rows are for points between
+        two parts, with several edges to both.
 
         Parameters
         ----------
         number : int
-            Fewer are returned if fewer lie on shortest paths of others.
+            Number of edges or rows; fewer are returned if fewer lie on shortest paths of others.
         of : {"edges", "rows"}
 
         Returns
         -------
         DataFrame
-            In descending order of what moves. Columns "first", "second" and "length" are the edge; or
-            "row" and "degree" the row and its number of edges. "detour" is how much longer the way
-            between the ends is without the edge, or at most between neighbours without the row. "moved"
-            is the increase of the sum of all distances, as a share of it, "share" the share of the
-            distances that increase, and "cut" that of those which become infinite.
+            In descending order of the change. Columns "first", "second" and "length" describe the
+            edge; or "row" and "degree" the row and its number of edges. "detour" is how much longer
+            the way between the ends is without the edge, or at most between neighbours without the
+            row. "moved" is the increase of the sum of all distances, as a share of it, "share" the
+            share of the distances that increase, and "cut" that of those which become infinite.
 
         Raises
         ------
@@ -359,7 +362,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     @classmethod
     def load(cls, path: Any) -> Self:
-        """Read a map that `save` wrote; it goes on as if it had never been away.
+        """Read a map that `save` wrote; it continues from the state in which it was saved.
 
         Parameters
         ----------

@@ -51,8 +51,8 @@ class SourceMixture:
     Raises
     ------
     ValueError
-        If shapes disagree, weights are no distribution, a covariance is not positive definite, or a
-        class has no component.
+        If shapes disagree, weights are not a distribution, a covariance is not positive definite,
+        or a class has no component.
 
     References
     ----------

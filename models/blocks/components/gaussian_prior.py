@@ -45,15 +45,16 @@ def _floor(scatter: Any) -> Any:
 class GaussianPrior:
     r"""Conjugate prior of Gaussian components (normal, inverse Wishart or inverse gamma).
 
-    A pytree, so that fits under other numbers share their programs.
+    The prior is a pytree, so that fits with other values share compiled programs.
 
     .. math:: \Sigma_k \sim \mathcal{W}^{-1}(\nu, S), \qquad
               \mu_k \mid \Sigma_k \sim \mathcal{N}(m, \Sigma_k / \kappa)
 
-    Diagonal and spherical covariances have :math:`\sigma^2 \sim \text{InvGamma}((\nu - d + 1)/2, s/2)` with
-    s from the diagonal of S, or its mean: the law that the diagonal has under the first. Fraley and Raftery
-    (2007) have :math:`\nu/2`, whose weight grows with d: 25 rows of 49 features would keep a third of
-    their variances.
+    Diagonal and spherical covariances have
+    :math:`\sigma^2 \sim \text{InvGamma}((\nu - d + 1)/2, s/2)` with s from the diagonal of S, or
+    its mean: this is the distribution of the diagonal under the inverse Wishart prior. Fraley and
+    Raftery (2007) use :math:`\nu/2`, whose weight grows with d: 25 rows of 49 features would keep a
+    third of their variances.
 
     Parameters
     ----------
@@ -96,8 +97,9 @@ class GaussianPrior:
     def empirical(cls, x: ArrayLike, num_clusters: int) -> GaussianPrior:
         """Weak prior set from the data (Fraley and Raftery 2007, section 3).
 
-        Mean of the data with weight 0.01, ``df = d + 2``, and the data covariance divided by
-        ``num_clusters ** (2 / d)``. A single row is refused, as it has no covariance.
+        The mean is that of the data with weight 0.01, ``df = d + 2``, and the scale is the
+        covariance of the data divided by ``num_clusters ** (2 / d)``. A single row is refused, as
+        it has no covariance.
         """
         x = _table(x)
         if jnp.shape(x)[0] < 2:
@@ -123,11 +125,11 @@ class GaussianPrior:
         r"""Prior under which the clusters of a k-means partition are most probable.
 
         The scale is :math:`S = (\nu - d - 1) W`, so that covariances have prior mean W, the pooled
-        covariance within the clusters; :math:`\nu`, how much they have in common, maximises the
-        marginal likelihood of the clusters, their means and covariances integrated out (type-II
-        maximum likelihood). Of ten partitions, of scaled features so that units do not matter, the one
-        of highest marginal likelihood counts. This prior regularises strongly where there are many
-        features and few points.
+        covariance within the clusters; :math:`\nu`, which says how much they have in common,
+        maximises the marginal likelihood of the clusters, with their means and covariances
+        integrated out (type-II maximum likelihood). Ten partitions of scaled features are tried, so
+        that units do not matter, and the one of highest marginal likelihood counts. This prior
+        regularises strongly where there are many features and few points.
 
         Parameters
         ----------

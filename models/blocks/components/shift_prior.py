@@ -38,7 +38,7 @@ class ComponentPriors(NamedTuple):
 
 @dataclass(frozen=True)
 class ShiftPrior:
-    r"""Components are those of a source, up to a shift whose price is counted in points.
+    r"""Prior of components around those of a source, with the price of a shift counted in points.
 
     With the parameters :math:`(w^s_k, \mu^s_k, \Sigma^s_k)` of a source,
 

@@ -24,19 +24,20 @@ __all__ = ["DirectionalPrior", "improper_prior", "resolve_directional_prior"]
 class DirectionalPrior:
     r"""Conjugate prior of the spread of components on a sphere of Q dimensions.
 
-    A pytree, so that fits under other numbers share their programs.
+    The prior is a pytree, so that fits with other values share compiled programs.
 
     .. math:: C_k \sim \mathcal{W}^{-1}(\nu, s^2 I_Q), \qquad
               \sigma_k^2 = 1 / \kappa_k \sim \text{InvGamma}((\nu - Q + 1) / 2, s^2 / 2)
 
-    for covariances of tangent vectors, for one variance in all directions, and for concentrations. The second
-    is the law that the variance along any direction has under the first. It is alike in all directions, so
-    that it depends on no frame of the tangent spaces. Mean directions are uniform on the sphere.
+    The first distribution is for covariances of tangent vectors; the second is for one variance in
+    all directions, and for concentrations. It is the distribution of the variance along any
+    direction under the first. The prior is the same in all directions, so it depends on no frame of
+    the tangent spaces. Mean directions are uniform on the sphere.
 
     Parameters
     ----------
     df : float
-        :math:`\nu > Q - 1`, the weight of the first law in points.
+        :math:`\nu > Q - 1`, the weight of the first distribution in points.
     scale : float
         :math:`s > 0` in radians.
     """
@@ -52,7 +53,7 @@ class DirectionalPrior:
                 object.__setattr__(self, name, value)
 
     def of_variance(self, dimension: int) -> tuple[Any, Any]:
-        """Shape and rate of the inverse gamma law of one variance, on a sphere of some dimensions."""
+        """Shape and rate of the inverse gamma prior of a variance, on a sphere of some dimensions."""
         return (self.df - dimension + 1) / 2, jnp.asarray(self.scale) ** 2 / 2
 
     @classmethod

@@ -24,7 +24,7 @@ __all__ = ["EffectsPrior", "inverse"]
 class EffectsPrior:
     r"""Prior of the parameters of a linear mixed model.
 
-    A pytree, so that fits under other numbers share their programs.
+    The prior is a pytree, so that fits with other values share compiled programs.
 
     .. math:: \beta_j \sim N(m_j, s_j^2), \quad
               \sqrt{D_{kk}} \sim \text{half-normal}(\tau_k), \quad
@@ -34,7 +34,7 @@ class EffectsPrior:
     data. With maps A and C this prior is that of :math:`A \beta` and of :math:`C D C^\top`, the fixed
     effects and the covariance of the random effects at an origin among the data.
 
-    Numbers may be values of other sites, for a prior with parameters of its own; the maps may not.
+    All values but the maps may be values of other sites, for a prior with parameters of its own.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class EffectsPrior:
     concentration : float
         Parameter :math:`\eta` of the correlations between random effects, positive; 1 is uniform.
     fixed_map : array_like, shape (num_terms, num_terms), optional
-        A, by default the identity. It can be inverted.
+        A, an invertible matrix; by default the identity.
     random_map : array_like, shape (num_effects, num_effects), optional
         C, likewise. Entries between random effects that the model takes as independent do not count.
 
@@ -138,7 +138,7 @@ class EffectsPrior:
         width: float = 2.5,
         concentration: float = 2.0,
     ) -> Self:
-        """Prior some `width` times as wide as the data, in the units of each column.
+        """Prior about `width` times as wide as the data, in the units of each column.
 
         It holds at the means of the columns wherever there is an intercept, a column that is 1 in all rows of
         an output, so that the origin of a column, such as that of time, does not matter.

@@ -106,8 +106,9 @@ class GraphKernel:
             Distance over which affinities fall to 1/e. By default the median distance to the tenth
             neighbour.
         num_neighbors : int or None
-            Number of neighbours in the graph, the point itself included; by default 20, or all points of
-            fewer. None joins all pairs, as in the thesis, and needs memory quadratic in the number of points.
+            Number of neighbours in the graph, the point itself included; by default 20, or all
+            points if there are fewer. None joins all pairs, as in the thesis, and needs memory
+            quadratic in the number of points.
         num_eigenpairs : int
             Number of lowest frequencies that are kept.
         whiten : bool
@@ -227,7 +228,7 @@ def choose_graph_kernel(
     Raises
     ------
     ValueError
-        Without links, for links of other points, or if no kernel is left.
+        If there are no links, they are links of other points, or no kernel is left.
     """
     if not isinstance(links, Links):
         raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")

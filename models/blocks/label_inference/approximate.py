@@ -40,9 +40,10 @@ class Inference:
     Parameters
     ----------
     max_table : int
-        Most cells that the tables of loopy connected sets may have in all; connected sets are summed out
-        exactly, the cheapest first, as long as they fit. An evaluation with slopes takes some 40 ns
-        a cell, and memory for two numbers for every `num_clusters` cells.
+        Maximum number of cells of the tables of all loopy connected sets together; connected sets
+        are summed out exactly, the cheapest first, as long as they fit. An evaluation with
+        gradients takes about 40 ns per cell, and memory for two numbers for every `num_clusters`
+        cells.
     """
 
     max_table: Whole = 2**16

@@ -359,13 +359,13 @@ class LabelGraph:
 
     @property
     def has_loops(self) -> bool:
-        """Some labels are linked in loops."""
+        """Whether some labels are linked in loops."""
         wide = self.wide is not None and int(self.wide.num_rounds) > 0
         return self.plan is not None or bool(self.sums_loops) or wide
 
     @property
     def sums_loops(self) -> bool | jax.Array:
-        """Some labels are linked in loops that are summed exactly; traced where the links are."""
+        """Whether some labels are linked in loops that are summed exactly; traced where links are."""
         return self.buckets is not None and self.buckets.num_chunks > 0
 
     def report(self, num_clusters: int | None = None) -> LinkReport:

@@ -43,7 +43,7 @@ _MOST_MATCHED, _MOST_LANDMARKS, _MOST_STARTS = 20, 300, 8
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Shapes of individuals, turned onto their mean.
+    """Shapes of individuals, rotated to their mean.
 
     Attributes
     ----------

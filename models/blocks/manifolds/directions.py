@@ -113,7 +113,7 @@ def sample_direction(name: str, dimension: int, *, infer: Mapping[str, Any] | No
     dimension : int
         Number of coordinates, at least 2: that of the sphere, plus one.
     infer : mapping, optional
-        What else the latent site declares.
+        Further declarations of the latent site.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def sample_direction(name: str, dimension: int, *, infer: Mapping[str, Any] | No
     Raises
     ------
     TypeError, ValueError
-        If an argument is of another kind or range.
+        If an argument has the wrong type, or is out of range.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def sample_preshape(
     num_landmarks, num_coordinates : int
         At least 2 landmarks in at least 2 dimensions.
     infer : mapping, optional
-        What else the latent site declares.
+        Further declarations of the latent site.
 
     Returns
     -------

@@ -195,14 +195,14 @@ def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.f
     shapes : array_like, shape (num_subjects, num_landmarks, num_axes)
         Configurations of landmarks, of any place, size and rotation.
     num_modes : int, optional
-        Number of directions, at most the dimension of the space of shapes. By default as many as hold 95 %
-        of the variance, but no more than one for three individuals.
+        Number of directions, at most the dimension of the space of shapes. By default as many as
+        explain 95 % of the variance, but no more than one per three individuals.
 
     Returns
     -------
     ndarray, shape (num_landmarks, num_axes, 1 + num_modes)
-        The reference, centred and of norm one, comes first, then the directions, by falling variance.
-        Directions in which these shapes do not vary complete them where more are asked.
+        The reference, centred and of norm one, comes first, then the directions, by falling
+        variance. If more are requested, directions in which these shapes do not vary complete them.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.f
     Warns
     -----
     SideBayesWarning
-        Of individuals that look reflected, have landmarks in another order, or are the same.
+        If individuals look reflected, have landmarks in another order, or are the same.
     """
     whole = real_array("shapes", shapes)
     if whole.ndim != 3 or len(whole) < 2:

@@ -34,12 +34,12 @@ class LinkedCategorical(dist.Distribution):
     (Lu 2008, App. A): ``P(z, links) = prod pi * prod P(statement | z_i, z_j)``, which is a
     normalised likelihood and has no partition function.
 
-    With ``reading="unnormalised"`` links are that field, but :math:`\Omega` is left out of the joint
-    density of labels and weights: :math:`p(\pi, z) \propto p(\pi) \prod_i \pi_{z_i} \prod e^{w[z_i =
-    z_j]}`. Given the weights labels have the same law; the prior of the weights is tilted by
-    :math:`\Omega(\pi)`. Updates of conjugate weights are exact then, and `log_evidence` is that of the
-    tilted joint density; its terms by connected set are normalised, as the likelihood given the weights
-    is.
+    With ``reading="unnormalised"`` links are that field, but :math:`\Omega` is left out of the
+    joint density of labels and weights:
+    :math:`p(\pi, z) \propto p(\pi) \prod_i \pi_{z_i} \prod e^{w[z_i = z_j]}`. Given the weights,
+    labels have the same distribution; the prior of the weights is tilted by :math:`\Omega(\pi)`.
+    Updates of conjugate weights are then exact, and `log_evidence` is that of the tilted joint
+    density; its terms by connected set are normalised, as the likelihood given the weights is.
 
     Parameters
     ----------

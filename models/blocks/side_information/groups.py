@@ -37,14 +37,15 @@ _TEXT = ("string", "bytes", "boolean", "datetime", "datetime64", "empty")
 class Groups:
     """Group (subject, domain, population, chunklet) that each row belongs to.
 
-    A pytree: compiled code takes the codes as data and the number of groups as a constant. A pytree
-    that compiled code returns, or that is rebuilt otherwise, has None for values and names.
+    The object is a pytree: compiled code takes the codes as data and the number of groups as a
+    constant. If compiled code returns it, or it is rebuilt otherwise, its values and names are
+    None.
 
     Parameters
     ----------
     values : array_like, shape (num_points,)
         Group names or numbers; -1 or a missing value belongs to no group. All 64-bit integers are
-        distinguished; floats are where they hold every whole number, below 2^53.
+        distinguished; floats are distinguished below 2^53, where they hold every whole number.
 
     Attributes
     ----------
@@ -60,7 +61,7 @@ class Groups:
     TypeError
         If values are complex, or of kinds that have no order among them.
     ValueError
-        If the shape is another one, or a number is so large that its type does not distinguish it from
+        If the shape is wrong, or a number is so large that its type does not distinguish it from
         the next.
     """
 
@@ -93,7 +94,7 @@ class Groups:
         return cell(repr(self), pd.DataFrame({"rows": rows}, pd.Index(names, name="group")))
 
     def subset(self, rows: ArrayLike | slice) -> Self:
-        """Groups of some of the rows; those that still occur, renumbered in the same order.
+        """Groups of some of the rows; groups that still occur are renumbered in the same order.
 
         Parameters
         ----------

@@ -45,15 +45,16 @@ class Links(StatedPairs):
     num_points : int, optional
         Number of points the links refer to; indices are then checked against it.
     group : array_like, shape (num_links,), or Groups, optional
-        Who stated each link, names or numbers. A learned flip rate then is one per group.
+        Who stated each link, by name or number. A flip rate that is learned is then one per group.
     columns : mapping of str to array_like of shape (num_links,), optional
-        What else is known of each link, numbers or text; kept, selected, saved and written with it.
-        Names are printable text without a slash, as files ask for.
+        Other facts about each link, numbers or text, which are kept, selected, saved and written
+        with it. Names are printable text without a slash, as files ask for.
 
     Raises
     ------
     TypeError
-        If `pairs` are not integers, `columns` are no mapping, or a column is neither numbers nor text.
+        If `pairs` are not integers, `columns` are not a mapping, or a column is neither numbers nor
+        text.
     ValueError
         On a wrong shape, a negative or too large index, a self link, a NaN weight, a link without a
         group, a name that a column cannot have, or a pair that is both a hard must-link and a hard

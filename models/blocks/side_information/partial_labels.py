@@ -89,7 +89,7 @@ class PartialLabels:
         object.__setattr__(self, "names", names)
 
     def subset(self, rows: ArrayLike) -> Self:
-        """Labels of some of the rows, of the same classes.
+        """Labels of some of the rows, with the same classes.
 
         Parameters
         ----------
@@ -148,7 +148,7 @@ class PartialLabels:
     def check_number(
         self, num_classes: int, size: str = "num_classes", name: str = "labels"
     ) -> None:
-        """Refuse classes beyond a number of them, and masks of another number.
+        """Refuse classes beyond `num_classes`, and masks with another number of classes.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class PartialLabels:
         Raises
         ------
         ValueError
-            Naming a class that is too many.
+            If there are such classes; the message names one.
         """
         if self.values.ndim == 2:
             if (own := self.values.shape[1]) != num_classes:

@@ -136,10 +136,10 @@ class StatedPairs:
         return self.with_strength(np.inf)
 
     def entailed(self) -> Self:
-        """All that hard links imply: must-links within every chunklet, cannot-links between two of them.
+        """Links that hard links imply: must-links within chunklets, cannot-links between chunklets.
 
-        For methods in which every stated pair has a price of its own. Soft links follow as they are;
-        who stated a link, and columns, are left out.
+        This is for methods in which every stated pair has a price of its own. Soft links follow
+        unchanged; groups and columns are left out.
 
         Raises
         ------

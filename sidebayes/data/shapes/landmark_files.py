@@ -50,7 +50,8 @@ def read_landmarks(
 ) -> Landmarks:
     """Read landmarks of individuals from one file or several.
 
-    The format is recognised by what a file holds, that of tables and meshes by the ending of its name:
+    The format is recognised by the content of a file; for tables and meshes, by the ending of its
+    name:
 
     - TPS, with ``LM=`` or ``LM3=``, ``ID=``, ``IMAGE=`` and ``SCALE=``. Curves and outlines are left out,
       with a warning;
@@ -63,16 +64,16 @@ def read_landmarks(
     - meshes and point clouds (PLY, OBJ, STL, OFF), one individual per file, named by it: their
       vertices. They are read by trimesh (``pip install 'sidebayes[meshes]'``).
 
-    Names and covariates that are whole numbers become numbers, unless one has zeros before it, such as 007:
-    these stay text.
+    Names and covariates that are whole numbers become numbers, unless one has leading zeros, such
+    as 007: they then stay text.
 
     Parameters
     ----------
     path : path or sequence of paths
-        Of several files individuals are named "file: name", if names repeat.
+        If names repeat across files, individuals are named "file: name".
     corresponding : bool, optional
-        Whether the n-th point is the same landmark in all individuals. By default so but for
-        meshes, and for long tables without a column ``landmark``.
+        Whether the n-th point is the same landmark in all individuals. By default true, except for
+        meshes and for long tables without a column ``landmark``.
     scale : bool
         Whether coordinates of TPS files are multiplied by their ``SCALE=``.
     missing : float, optional
@@ -86,8 +87,8 @@ def read_landmarks(
     Raises
     ------
     TypeError, ValueError
-        If there is no such file; if it is malformed, naming the line; or if individuals have different
-        numbers of corresponding landmarks.
+        If there is no such file; if it is malformed (the message names the line); or if individuals
+        have different numbers of corresponding landmarks.
     ImportError
         If a mesh is read without trimesh.
     """

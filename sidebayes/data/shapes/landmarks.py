@@ -39,10 +39,10 @@ _AXES = ("x", "y", "z")
 
 @dataclass(frozen=True, eq=False)
 class Landmarks:
-    """Landmarks, or unordered points, of individuals: a row for each that was measured.
+    """Landmarks, or unordered points, of individuals, with one row per measured point.
 
-    A landmark that is missing is a row that is not there. ``x``, ``subjects`` and ``landmarks`` are what
-    models of shapes take.
+    A missing landmark has no row. ``x``, ``subjects`` and ``landmarks`` are what models of shapes
+    take.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ class Landmarks:
     subjects : Groups or array_like, shape (num_rows,)
         Individual that each row belongs to, by name or number.
     landmarks : array_like, shape (num_rows,), optional
-        Landmark that each row is, by number from 0 on or by name, each at most once per individual. None if
-        points of different individuals do not correspond.
+        Landmark of each row, by number from 0 on or by name; each occurs at most once per
+        individual. None if points of different individuals do not correspond.
     landmark_names : sequence of str, optional
         Names of the landmarks, in order of their number. Names in `landmarks` are by default numbered in
         the order in which they first occur.
@@ -122,7 +122,7 @@ class Landmarks:
         covariates: pd.DataFrame | Mapping[str, Any] | None = None,
         units: str | None = None,
     ) -> Self:
-        """Landmarks of an array.
+        """Make landmarks from an array.
 
         Parameters
         ----------
@@ -245,19 +245,20 @@ class Landmarks:
         )
 
     def aligned(self, *, scale: bool = True) -> Alignment:
-        """Lay all individuals on their mean shape, by generalised Procrustes analysis.
+        """Align all individuals with their mean shape, by generalised Procrustes analysis.
 
         Missing landmarks are left out of each individual's fit to the mean.
 
         Parameters
         ----------
         scale : bool
-            Whether size is taken away (the full Procrustes mean); else individuals are moved and turned only.
+            Whether size is removed (the full Procrustes mean); otherwise individuals are only moved
+            and rotated.
 
         Raises
         ------
         ValueError
-            If points do not correspond; if all landmarks of an individual lie in a point or on a
+            If points do not correspond; if all landmarks of an individual coincide or lie on a
             line, or too few are common; or if a shape is as far from the mean as shapes can be.
 
         Warns

@@ -24,8 +24,8 @@ def digit_outlines(
 ) -> Landmarks:
     """Outer outlines of handwritten digits, as points at equal distances along them.
 
-    Points correspond by their number: each outline begins at its topmost point and runs clockwise. They
-    are no landmarks that anybody has set, and slide along the outline.
+    Points correspond by their number: each outline begins at its topmost point and runs clockwise.
+    They are not landmarks that somebody has set, and slide along the outline.
 
     Parameters
     ----------
@@ -34,13 +34,14 @@ def digit_outlines(
     num_points : int
         Per outline, at least 3.
     num_each : int, optional
-        Number of outlines of each digit, the first in scikit-learn's file; by default all, some 180.
+        Number of outlines of each digit, the first in scikit-learn's file; by default all, about
+        180.
 
     Returns
     -------
     Landmarks
-        In pixels of pictures of 8 by 8, with y upwards. Individuals are named by the row of the picture in
-        the file, and the covariate ``digit`` says what was written.
+        In pixels of 8-by-8 pictures, with y upwards. Individuals are named by the row of the
+        picture in the file, and the covariate ``digit`` says what was written.
 
     Raises
     ------

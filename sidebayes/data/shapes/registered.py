@@ -50,15 +50,15 @@ class RegisteredPoints:
     Attributes
     ----------
     x : ndarray, shape (num_rows, num_axes)
-        Rows of all individuals that are not missing, centred, turned to the reference, and scaled so that
-        their spread is that of the reference; of incomplete landmarks, that of the same landmarks of the
-        reference.
+        Rows of all individuals that are not missing, centred, rotated to the reference, and scaled
+        to the spread of the reference; for incomplete landmarks, to that of the same landmarks of
+        the reference.
     subjects : Groups
         Individual of each row.
     landmarks : ndarray of int, shape (num_rows,), or None
         Landmark of each row; None for points without numbers.
     chart : ndarray, shape (num_points, num_axes, 1 + num_directions)
-        The reference, and directions; see `shape_chart`.
+        The reference and the directions; see `shape_chart`.
     landmark_names : tuple of str, or None
     """
 
@@ -87,9 +87,9 @@ class RegisteredPoints:
         return {name: value for name, value in found.items() if value is not None}
 
     def register(self, x: Any, subjects: Any = None) -> Self:
-        """Lay further individuals in the same frame; see `register_points`.
+        """Register further individuals in the same frame; see `register_points`.
 
-        Landmarks have the names of those of the frame, in any order.
+        Landmarks must have the same names as those of the frame, in any order.
         """
         points = _points(x, subjects)
         if (points.num_landmarks is None) != (self.landmarks is None):
@@ -109,12 +109,13 @@ def register_points(
     num_modes: int | None = None,
     reference: ArrayLike | None = None,
 ) -> RegisteredPoints:
-    """Lay clouds of points on a common reference, for `latent_shape`.
+    """Register clouds of points to a common reference, for `latent_shape`.
 
-    The reference has `num_points` points, spread evenly over the most typical individual. Individuals are
-    centred, scaled, and turned to it, by correspondences in probability that become narrower. This is a
-    local search: individuals that lie more than some 45 degrees apart have to be turned by other means
-    first. Landmarks are laid on their Procrustes mean, and may be missing.
+    The reference has `num_points` points, spread evenly over the most typical individual.
+    Individuals are centred, scaled, and rotated to it, by probabilistic correspondences that become
+    narrower. This is a local search: individuals that lie more than about 45 degrees apart have to
+    be rotated by other means first. Landmarks are aligned with their Procrustes mean, and may be
+    missing.
 
     Parameters
     ----------
@@ -123,12 +124,13 @@ def register_points(
     subjects : Groups or array_like, shape (num_rows,)
         Individual of each row; not with `Landmarks`, which have their own.
     num_points : int, optional
-        Points of the reference, 64 by default; landmarks, or a `reference`, have their own number.
+        Number of points of the reference, 64 by default; landmarks, or a `reference`, have their
+        own number.
     num_modes : int, optional
-        Directions of the chart for landmarks, see `shape_chart`; two at least by default, as `latent_shape`
-        needs. Charts of points have all directions of the space of shapes.
+        Number of directions of the chart for landmarks, see `shape_chart`; by default at least two,
+        as `latent_shape` needs. Charts of points have all directions of the space of shapes.
     reference : array_like, shape (num_points, num_axes), optional
-        Points of a reference that is given and stays, in any unit, turned as the result is to be.
+        Points of a fixed reference, in any unit, in the orientation that the result should have.
 
     Returns
     -------
@@ -137,13 +139,13 @@ def register_points(
     Raises
     ------
     ValueError
-        If an individual has no more points than axes, or all on a line; or the reference has another shape,
-        or none.
+        If an individual has no more points than axes, or all its points lie on a line; or if the
+        reference has the wrong shape, or its points lie on a line or coincide.
 
     Warns
     -----
     SideBayesWarning
-        As `Landmarks.aligned`; also of landmarks that look reflected beside a reference that is given.
+        As for `Landmarks.aligned`; also if landmarks look reflected beside a given reference.
     """
     points = _points(x, subjects)
     if num_points is not None:

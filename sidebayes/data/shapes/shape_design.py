@@ -53,7 +53,7 @@ class ShapeDesign(Mapping[str, Any]):
         Raises
         ------
         TypeError, ValueError
-            If these are no landmarks, or a covariate is missing or has a category that is new.
+            If these are not landmarks, or a covariate is missing or has a new category.
         """
         table = _table(landmarks, self.formula)
         with naming(self.formula, table):
@@ -92,7 +92,7 @@ def shape_design(formula: str, landmarks: Landmarks) -> ShapeDesign:
         is the mean of a group. ``log_size`` is the logarithm of the centroid size, if no covariate
         has this name: ``"~ log_size"`` is allometry.
     landmarks : Landmarks
-        With covariates.
+        Landmarks with covariates.
 
     Returns
     -------
@@ -104,7 +104,8 @@ def shape_design(formula: str, landmarks: Landmarks) -> ShapeDesign:
     ImportError
         If the library formulae is not installed.
     TypeError, ValueError
-        If these are no landmarks, the formula cannot be read, or a covariate is missing or incomplete.
+        If these are not landmarks, the formula cannot be read, or a covariate is missing or
+        incomplete.
 
     Examples
     --------

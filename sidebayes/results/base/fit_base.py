@@ -67,7 +67,7 @@ class FitBase:
 
     @property
     def model(self) -> Callable[..., None] | None:
-        """The model; None after loading without a user's own, or an option that files cannot hold."""
+        """The model; None if a loaded fit lacks a user's model, or an option that no file holds."""
         return self.run.model
 
     @property
@@ -87,7 +87,7 @@ class FitBase:
 
     @property
     def status(self) -> Status:
-        """Verdict on the run, in sentences that advise.
+        """Whether the run can be trusted, with advice in a sentence or two.
 
         A sampler whose chains disagree on label-invariant functionals has not converged.
         """
@@ -101,32 +101,33 @@ class FitBase:
 
     @cached_property
     def convergence(self) -> dict[str, float]:
-        """Worst ``rhat`` and least ``ess`` over label-invariant functionals; NaN for one draw."""
+        """Worst ``rhat`` and ``ess`` over label-invariant functionals; NaN for a single draw."""
         return convergence(self.tree)
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds waited for the fit, in parts and in ``total``.
+        """Seconds that the fit took, by part and in ``total``.
 
-        ``compile`` and ``run`` are of the engine, ``search`` of the search for the mode that a sampler
-        starts at, its compiling included, and ``other`` of all else: checks, starting values, and
-        describing what was found. The parts add up to ``total``.
+        ``compile`` and ``run`` are the times of the engine. ``search`` is the time of the search
+        for the mode at which a sampler starts, compilation included. ``other`` is the time of
+        everything else: checks, starting values, and the description of the result. The parts add
+        up to ``total``.
         """
         return dict(json.loads(self.tree["fit_info"].attrs["seconds"]))
 
     @property
     def objective(self) -> NDArray[np.float64]:
-        """Log joint density by restart and step, NaN after a start ended."""
+        """Log joint density by start and step; NaN after a start has ended."""
         return self.tree["fit_info"]["objective"].to_numpy()
 
     @property
     def approximate(self) -> str | None:
-        """Approximation made in summing out labels, None if exact."""
+        """Approximation used to sum out labels; None if the sum is exact."""
         return self.tree["fit_info"].attrs["approximate"] or None
 
     @property
     def links(self) -> Links:
-        """The links that were used; where a model takes several, those that tie labels.
+        """The links that were used; if the model takes several sets of them, those that tie labels.
 
         The others are in ``fit.run.links``, by name of the argument.
         """
@@ -167,32 +168,32 @@ class FitBase:
 
     @property
     def thinned(self) -> xr.DataTree:
-        """The tree at the draws that labels and densities are stored at, clusters matched.
+        """The tree at the draws for which labels and densities are stored, with clusters matched.
 
-        What sets draws beside densities, such as `arviz_stats.psense_summary`, needs both at the
-        same draws: chains of more than 200 store densities at some only.
+        Functions that combine draws and densities, such as `arviz_stats.psense_summary`, need both
+        at the same draws. Chains of more than 200 draws store densities at some of them only.
         """
         return self.relabelled[0].sel(draw=self.tree["log_likelihood"]["draw"])
 
     @property
     def has_labels(self) -> bool:
-        """Whether the model has labels, or other latent variables and parameters only."""
+        """Whether the model has labels, and not only parameters and other latent variables."""
         return has_labels(self.tree)
 
     @cached_property
     def covariance(self) -> pd.DataFrame:
-        r"""Covariance of the parameters, a row and a column for each number.
+        r"""Covariance of the parameters, with a row and a column for each entry.
 
-        Of a point, by the observed information: the inverse of the negative Hessian of the log joint
-        density in unconstrained coordinates, without Jacobian, and from there to latent and
-        deterministic sites by their derivatives,
+        For a point estimate it follows from the observed information: the inverse of the negative
+        Hessian of the log joint density in unconstrained coordinates, without Jacobian, is carried
+        over to latent and deterministic sites by their derivatives,
 
         .. math:: \mathrm{Cov}[f(\theta)] \approx J H^{-1} J^\top.
 
-        With flat priors its diagonal holds squared standard errors of maximum likelihood. What has no
-        slope at the point, or lies on the boundary of what it can be, has no standard error. Such entries
-        are NaN, as those of a singular covariance of random effects. Of draws, the covariance of the
-        relabelled and aligned draws.
+        With flat priors the diagonal holds the squared standard errors of maximum likelihood. An
+        entry whose derivative vanishes at the point, or that lies on the boundary of its range, has
+        no standard error and is NaN; so are the entries of a singular covariance of random effects.
+        For draws it is the covariance of the relabelled and aligned draws.
 
         Returns
         -------
@@ -201,8 +202,8 @@ class FitBase:
         Raises
         ------
         ValueError
-            If the log joint is flat or curved upwards where the fit ended, or a model has more than
-            500 coordinates.
+            If the log joint is flat or curves upwards where the fit ended, or the model has more
+            than 500 coordinates.
         """
         return covariance_of_sites(self.run, self.aligned[0], self.params)
 

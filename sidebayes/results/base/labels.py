@@ -58,8 +58,8 @@ def responsibilities(fit: FitBase, site: str | None = None) -> NDArray[np.float6
 def labels(fit: FitBase, site: str | None = None) -> NDArray[np.int64]:
     """Labels of all points, shape (num_points,).
 
-    The most probable joint labeling at `params`, which keeps every hard link, where the labels
-    are summed out exactly; else the most probable label of each point.
+    If the labels are summed out exactly, this is the most probable joint labeling at `params`,
+    which keeps every hard link. Otherwise it is the most probable label of each point.
 
     Parameters
     ----------
@@ -89,13 +89,13 @@ def _rows_of(fit: FitBase, site: str | None) -> slice:
 def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
 
-    Averages over draws; within a draw the two labels are taken as independent, which is exact
-    for pairs in different connected sets.
+    The probability is averaged over draws. Within a draw the two labels are treated as independent,
+    which is exact for pairs in different connected sets.
 
     Parameters
     ----------
     pairs : array_like of int, shape (num_pairs, 2)
-        Row numbers of different points.
+        Row numbers of pairs of distinct points.
 
     Raises
     ------
@@ -113,12 +113,13 @@ def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
 def suspect_links(
     fit: FitBase, *, flip_rate: float = 0.05, inference: str | Inference | None = None
 ) -> pd.DataFrame:
-    """Links by the posterior probability that they are wrong, the most suspect first.
+    """Rank links by the posterior probability that they are wrong, the most suspect first.
 
     Parameters
     ----------
     flip_rate : float in (0, 1/2)
-        Probability that a hard link is wrong; a soft link has its own by its weight.
+        Probability that a hard link is wrong. The weight of a soft link determines its own
+        probability.
     inference : str or inference object, optional
         By default the model's own; see `LinkedCategorical`.
 
@@ -126,7 +127,7 @@ def suspect_links(
     -------
     DataFrame
         See `sidebayes.diagnostics.links.suspects.rank_suspects`; ``attrs["approximate"]`` names the
-        approximation made, None where labels are summed out exactly.
+        approximation; it is None if labels are summed out exactly.
     """
     need_labels(fit, "links to suspect")
     with fit.run.precision:
@@ -149,14 +150,14 @@ def score_links(
     flip_rate: float = 0.0,
     inference: str | Inference | None = None,
 ) -> LinkScore:
-    """Log probability of links that the fit has not seen, under its draws.
+    """Score links that the fit has not seen by their log probability under its draws.
 
     Parameters
     ----------
     links : Links
         Links between the same rows; only the sign of a weight counts.
     flip_rate : float in [0, 1/2)
-        Probability that a held-out link is wrong, where its author may err.
+        Probability that a held-out link is wrong, if its author may err.
     inference : str or inference object, optional
         By default the model's own; see `LinkedCategorical`.
 
@@ -216,15 +217,15 @@ def class_names(fit: FitBase) -> tuple[str | int, ...]:
 
 
 def class_probabilities(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
-    """Probabilities of the classes of rows, averaged over draws.
+    """Class probabilities of rows, averaged over draws.
 
-    Classes are named by the data, so that draws need no matching, whatever the numbering of clusters.
+    The data name the classes, so draws need no matching, however clusters are numbered.
 
     Parameters
     ----------
     *data, **named
-        New data in the roles of the model's arguments, such as ``x_new``; by default the data that were
-        fitted, with their known classes.
+        New data for the arguments of the model, such as ``x_new``; by default the fitted data with
+        their known classes.
 
     Returns
     -------
@@ -260,8 +261,8 @@ def classes(fit: FitBase, *data: Any, **named: Any) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns ``class``, its name where the known classes have names, and ``probability``, one row
-        for each row of the data.
+        Columns ``class`` (its name, if the known classes have names) and ``probability``, with one
+        row per row of the data.
     """
     prob = class_probabilities(fit, *data, **named)
     names = np.asarray(class_names(fit), dtype=object)

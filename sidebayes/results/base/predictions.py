@@ -72,14 +72,14 @@ def predict_proba(
     Parameters
     ----------
     *data, **named
-        New data in the roles of the model's arguments, such as ``x_new`` and `Links` among the
-        new points. Links, and what else may be left out of the model, may be left out here. A table on
-        disk (`sidebayes.scan`) is read a block at a time.
+        New data for the arguments of the model, such as ``x_new`` and `Links` among the new points.
+        Links, and whatever else is optional in the model, may be left out. A table on disk
+        (`sidebayes.scan`) is read one block at a time.
     to : path, optional
-        For a table on disk, a file ``.parquet`` or a folder ``.zarr`` to write to, a block at a time, in
-        place of returning an array.
+        For a table on disk: a file ``.parquet`` or a folder ``.zarr`` to which the result is
+        written block by block, instead of being returned as an array.
     progress : bool
-        Of a table on disk.
+        Show progress for a table on disk.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def predict_proba(
     Raises
     ------
     ValueError
-        If no cluster gives a row a density above zero, or the new links contradict each other.
+        If a row has density zero in every cluster, or the new links contradict each other.
     """
     if scan_among(data, named) is not None:
         return _by_block(fit, predict_proba, data, named, to, "cluster", progress)
@@ -125,7 +125,7 @@ def predict(
 ) -> NDArray[np.int64] | Path:
     """Most probable label of each new point, shape (num_new,); see `predict_proba`.
 
-    A file has the column ``label``.
+    A file that is written has the column ``label``.
     """
     if scan_among(data, named) is not None:
         return _by_block(fit, predict, data, named, to, "label", progress)
@@ -144,20 +144,21 @@ def log_prob(
 def log_prob(
     fit: FitBase, *data: Any, to: str | Path | None = None, progress: bool = True, **named: Any
 ) -> NDArray[np.float64] | Path:
-    """Log predictive density of new data by unit, links left out; shape (num_new,).
+    """Log predictive density of each unit of new data, without links; shape (num_new,).
 
     It is minus infinity where a value lies outside the support of its distribution at every draw.
-    Parameters are those of `predict_proba`; a file has the column ``log_prob``.
+    Parameters are those of `predict_proba`; a file that is written has the column ``log_prob``.
 
     Warns
     -----
     SideBayesWarning
-        Once, if the density of a row depends on which other rows are given, as by a mean over rows.
+        Once, if the density of a row depends on which other rows are given, for example through a
+        mean over rows.
 
     Raises
     ------
     ValueError
-        If the model gives points no density: a classifier describes their labels only.
+        If the model has no density of the points: a classifier describes their labels only.
     """
     if scan_among(data, named) is not None:
         return _by_block(fit, log_prob, data, named, to, "log_prob", progress)
@@ -188,20 +189,21 @@ def log_prob(
 def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.DataTree:
     """Draw data from the posterior predictive distribution.
 
-    Without arguments, data like the fitted ones are drawn: the same design, links and known classes.
-    With new data in the roles of the model's arguments, the outcomes of new rows are drawn.
+    Without arguments, replicates of the fitted data are drawn, with the same design, links and
+    known classes. With new data for the arguments of the model, the outcomes of the new rows are
+    drawn.
 
-    Latent variables that were integrated out are drawn anew. Labels of points come from their
-    prior, given the links and known classes that are held. Effects or labels of groups that were
-    fitted are drawn given the data that were fitted, all at once, those of other groups from
-    their prior. Sites of single units, such as an effect per subject that is sampled, keep their
-    draws, for groups that were fitted.
+    Latent variables that were integrated out are drawn anew. Labels of points are drawn from their
+    prior, given the links and known classes, which are held fixed. Effects or labels of fitted
+    groups are drawn jointly given the fitted data; those of other groups are drawn from their
+    prior. Sites with a value per unit, such as a sampled effect per subject, keep their draws for
+    fitted groups.
 
     Parameters
     ----------
     *data, **named
-        New data, as for `sidebayes.fit`. What is drawn is left out or None, and so may be tables
-        on which it does not depend. Groups are matched by name.
+        New data, as for `sidebayes.fit`. The outcomes to be drawn are left out or None; tables on
+        which they do not depend may be left out too. Groups are matched by name.
     seed : int
         The same seed gives the same draws.
 
@@ -209,20 +211,20 @@ def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.Data
     -------
     DataTree
         Groups ``posterior_predictive``, ``observed_data`` and ``constant_data``, which ArviZ plots;
-        at new data ``predictions`` and ``predictions_constant_data``. One draw for each draw of
-        the parameters that labels and densities are stored at, at most 200 of each chain; 200
-        of a point estimate.
+        for new data, ``predictions`` and ``predictions_constant_data``. There is one draw for each
+        draw of the parameters at which labels and densities are stored, at most 200 per chain; for
+        a point estimate there are 200.
 
     Warns
     -----
     SideBayesWarning
-        As `log_prob`.
+        As for `log_prob`.
 
     Raises
     ------
     TypeError, ValueError
-        For bad input, other units than those that a site has values for, or a model that
-        simulates no data; the message says which.
+        For bad input, units for which a site has no values, or a model that simulates no data; the
+        message says which.
     """
     check_seed(seed)
     run = fit.run

@@ -22,13 +22,14 @@ _SURE = 2.0
 
 
 def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
-    r"""The fit with its log evidence, by bridge sampling between its draws and a normal density.
+    r"""Estimate the log evidence, by bridge sampling between the draws and a normal density.
 
-    Each half of the draws gives the mean and covariance of the normal density that the other half is set
-    against, in unconstrained coordinates. Clusters are brought to one numbering, and all K! are counted; so
-    are signs. What the draws never visited is not counted: of chains that stay in one mode it is the
-    evidence of this mode. Where the search for a start found a mode that no draw came near, the result is a
-    lower bound, two standard errors below the estimate.
+    Each half of the draws gives the mean and covariance of the normal density with which the other
+    half is compared, in unconstrained coordinates. Clusters are brought to one numbering, and all
+    K! numberings are counted; signs are treated in the same way. Regions that the draws never
+    visited are not counted: if the chains stay in one mode, the result is the evidence of this
+    mode. If the search for a start found a mode that no draw came near, the result is a lower
+    bound, two standard errors below the estimate.
 
     Parameters
     ----------
@@ -38,18 +39,19 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     Returns
     -------
     Fit
-        With `log_evidence`, an estimate with a standard error or a lower bound. `compare` and `save` know it
-        as well.
+        This fit with `log_evidence`, an estimate with a standard error or a lower bound, which
+        `compare` and `save` use as well.
 
     Raises
     ------
     ValueError
-        If the fit has no draws of the posterior, they are not to be trusted (see `Fit.from_draws` for those
-        from elsewhere), there is no evidence (under an improper prior, a composite likelihood, or densities
-        that `handlers.scale` raises to a power), or the posterior has copies that cannot be counted.
+        If the fit has no draws of the posterior; if they are not to be trusted (see
+        `Fit.from_draws` for draws made elsewhere); if the evidence does not exist (under an
+        improper prior, a composite likelihood, or densities that `handlers.scale` raises to a
+        power); or if the posterior has copies that cannot be counted.
     FitError
-        If the draws are too few, or their distribution too far from a normal one, for the error to be
-        known.
+        If there are too few draws, or their distribution is too far from normal, to estimate the
+        error.
 
     References
     ----------

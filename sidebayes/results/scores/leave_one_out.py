@@ -55,39 +55,43 @@ def loo(
     Parameters
     ----------
     unit : {"set", "row"}
-        Leave out units; or single rows, also where links tie them. The term of row i is then
+        "set" leaves out units. "row" leaves out single rows, even where links tie them. The term of
+        row i is then
 
         .. math:: \log p(x_i \mid x_{-i}, \ell_{-i}) = \log \int p(x_i \mid \theta)\,
                   p(\theta \mid x_{-i}, \ell_{-i})\, d\theta
 
-        with the links :math:`\ell_{-i}` that do not join row i: it does not contain its own links, and can be
-        compared between fits with any links and with none.
+        with the links :math:`\ell_{-i}` that do not join row i. The term does not contain the row's
+        own links, so it can be compared between fits with any links, or with none.
     refit : bool
-        Fit again without each unit whose Pareto k is too high, in place of its weights.
+        Refit without each unit whose Pareto k is too high, instead of using its importance weights.
     seed : int
-        Seed of these fits.
+        Seed of the refits.
     n_jobs : int, optional
-        Number of these fits side by side, or where ``joblib.parallel_config`` says; the result is the same.
+        Number of refits to run in parallel; by default one, or as ``joblib.parallel_config`` sets
+        it. The result is the same.
     progress : bool
 
     Returns
     -------
     arviz_stats.utils.ELPDDataLOO
-        With ``elpd_i`` and ``pareto_k`` by unit, whose coordinate names the elements of each, such as "3" or
-        "3+17"; ``pareto_k`` is zero for those that were left out by a fit. A warning counts the units for
-        which the draws are too narrow, and recommends `refit` for a few of them and `kfold` for many.
-        `arviz_stats.compare` takes it, but pairs units by their order alone.
+        ``elpd_i`` and ``pareto_k`` are by unit; their coordinate names the elements of each unit,
+        such as "3" or "3+17". ``pareto_k`` is zero for units that were left out by a refit. A
+        warning counts the units for which the draws are too narrow, and recommends `refit` for a
+        few of them and `kfold` for many. `arviz_stats.compare` accepts the result, but pairs units
+        by their order alone.
 
     Warns
     -----
     SideBayesWarning
-        Where some sites are points beside factors, by how much the estimate is too high.
+        If some sites are point estimates beside variational factors; it says by how much the
+        estimate is too high.
 
     Raises
     ------
     ValueError
-        If the fit is a point, holds sites of more than three numbers at points, gives some units no
-        density, or rows are not what units are made of.
+        If the fit is a point estimate, holds more than three numbers at point estimates, or gives
+        some units no density; or, for "row", if units do not consist of rows.
 
     References
     ----------

@@ -108,43 +108,47 @@ def kfold(
     n_jobs: int | None = None,
     progress: bool = True,
 ) -> ELPDDataLOOKFold:
-    r"""Leave out a fold of units at a time, and fit the rest again.
+    r"""Leave out one fold of units at a time, and refit to the rest.
 
-    No link is cut: a connected set is held out with all its points and links,
-    a group with all its rows, and scored by
+    No link is cut: a connected set is held out with all its points and links, and a group with all
+    its rows. Each is scored by
 
     .. math:: \log \frac1S \sum_s p(x_c, \ell_c \mid \theta_s), \qquad
               \theta_s \sim p(\theta \mid x_{-F}, \ell_{-F}),
 
-    latent variables integrated out, F the fold that c is in; where links are a field, the density is
-    of the data given the links. Exact up to Monte Carlo error, where `loo` relies on importance
-    weights. The prior stays that of the whole fit, also where it was read off the data, and data
-    that are observed as a whole, beside others that have units, stay in every refit.
+    with latent variables integrated out, where F is the fold that contains c. If links are read as
+    a field, the density is that of the data given the links. The score is exact up to Monte Carlo
+    error, whereas `loo` relies on importance weights. Refits keep the prior of the whole fit, even
+    if it was set from the data. Data that are observed as a whole, beside others that have units,
+    stay in every refit.
 
-    Method, options and engine are the fit's own, without a checkpoint.
+    Method, options and engine are those of the fit, without a checkpoint.
 
     Parameters
     ----------
     num_folds : int
-        At least 2; as many as there are connected sets leaves one out at a time.
+        Number of folds, at least 2. With as many folds as connected sets, one set is left out at a
+        time.
     seed : int
         Seed of the assignment of connected sets to folds, and of the engine.
     n_jobs : int, optional
-        Number of folds side by side, or where ``joblib.parallel_config`` says; the scores are the same.
+        Number of folds to fit in parallel; by default one, or as ``joblib.parallel_config`` sets
+        it. The scores are the same.
     progress : bool
 
     Returns
     -------
     arviz_stats.utils.ELPDDataLOOKFold
-        With ``elpd_i`` and ``p_kfold_i`` by unit, whose coordinate names the elements of each, such as "3"
-        or "3+17". `arviz_stats.compare` takes it, but pairs units by their order alone.
+        ``elpd_i`` and ``p_kfold_i`` are by unit; their coordinate names the elements of each unit,
+        such as "3" or "3+17". `arviz_stats.compare` accepts the result, but pairs units by their
+        order alone.
 
     Raises
     ------
     ValueError
-        If there are fewer units than folds, the data do not determine the units, parameters belong
-        to single rows, so that held-out rows have no density, or the density of a row depends on which
-        other rows are given, as by a mean over rows.
+        If there are fewer units than folds; if the data do not determine the units; if parameters
+        belong to single rows, so that held-out rows have no density; or if the density of a row
+        depends on which other rows are given, for example through a mean over rows.
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 

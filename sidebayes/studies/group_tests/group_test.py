@@ -70,7 +70,7 @@ class GroupTest:
     is_exact : bool
         Whether all labelings were tried, that of the data among them.
     floor : float
-        The least p-value that these labelings can give.
+        The smallest p-value that these labelings can give.
     """
 
     table: pd.DataFrame
@@ -81,7 +81,7 @@ class GroupTest:
     floor: float
 
     def plot(self) -> Figure:
-        """Histogram of each statistic under the labelings, with its value at a line."""
+        """Histogram of each statistic under the labelings, with a line at its value."""
         from sidebayes.diagnostics.pictures.colours import INK, MUTED, WARN, new_figure
 
         figure, axes = new_figure(3.2 * len(self.table), 2.8, ncols=len(self.table))
@@ -126,46 +126,47 @@ def group_test(
 ) -> GroupTest:
     r"""Test whether two or more groups have the same mean shape, by permutation of their labels.
 
-    All individuals are laid on their common mean, which knows no labels, and are compared in the tangent
-    space there. If labels do not matter, every labeling is as probable as that of the data, and the p-value
-    :math:`(1 + \#\{b: T_b \ge T\}) / (1 + B)` is exact for any number of individuals. If there are no
-    more labelings than `num_permutations`, all are tried.
+    All individuals are aligned with their common mean, which does not depend on labels, and are
+    compared in the tangent space there. If labels do not matter, every labeling is as probable as
+    that of the data, and the p-value :math:`(1 + \#\{b: T_b \ge T\}) / (1 + B)` is exact for any
+    number of individuals. If there are no more labelings than `num_permutations`, all are tried.
 
-    - "goodall": F, the scatter between groups by that within; for variation that is the same at all landmarks
-      and in all directions.
-    - "hotelling": T², in units of the pooled covariance; for covariances that agree.
-    - "james": Hotelling's statistic with the groups' own covariances. It keeps its level, approximately,
-      where only the means agree and the covariances do not.
+    - "goodall": F, the ratio of the scatter between groups to that within; for variation that is
+      the same at all landmarks and in all directions.
+    - "hotelling": T², in units of the pooled covariance; for equal covariances.
+    - "james": Hotelling's statistic with the groups' own covariances. It approximately keeps its
+      level if the means are equal and the covariances are not.
 
-    Shapes that a model infers are drawn to the mean of the group that the model puts them in, so that labels
-    have leaked into them. Permuting the labels of such shapes ("naive") rejects too often. They are
-    inferred under one group for all ("pooled"), or again for each labeling ("refit").
+    Shapes that a model infers are shrunk towards the mean of the group to which the model assigns
+    them, so they depend on the labels. Permuting the labels of such shapes ("naive") rejects too
+    often. They are therefore inferred with one group for all individuals ("pooled"), or again for
+    each labeling ("refit").
 
     Parameters
     ----------
     shapes : Landmarks, array_like or callable
-        Landmarks that were measured; as an array of shape (individuals, landmarks, coordinates), NaN where
-        one is missing. An array of shape (individuals, coordinates) is taken as it is, as coordinates
-        in which shapes are points. Or a function that infers shapes, as either array, given the group of
-        each individual as numbers from 0 on.
+        Measured landmarks; as an array, of shape (individuals, landmarks, coordinates), with NaN
+        where one is missing. An array of shape (individuals, coordinates) is taken as it is: each
+        row has the coordinates of a shape. A function infers shapes, as either array, given the
+        group of each individual as numbers from 0 on.
     groups : str, Groups or array_like, shape (individuals,)
         Names or numbers; or the name of a covariate of the landmarks.
     statistics : sequence of {"goodall", "hotelling", "james"}, optional
-        By default all; "james" not where a group has one individual.
+        By default all, without "james" if a group has only one individual.
     mode : {"pooled", "refit", "naive"}, optional
         For a function, by default "pooled".
     num_permutations : int, optional
-        By default 9,999, and 199 for "refit", which infers shapes so many times.
+        By default 9,999, and 199 for "refit", which infers shapes that many times.
     ridge : float, optional
         Added to the variances of "hotelling" and "james", in units of the coordinates squared (radians,
         for landmarks). By default 0 where covariances have full rank; else that of Ledoit and Wolf (2004) for
         the covariance of all individuals.
     seed : int
     n_jobs : int, optional
-        For "refit", number of labelings side by side, or where ``joblib.parallel_config`` says; the result is
-        the same.
+        For "refit", number of labelings to fit in parallel; by default one, or as
+        ``joblib.parallel_config`` sets it. The result is the same.
     progress : bool
-        Of "refit".
+        Show the progress of "refit".
 
     Raises
     ------
@@ -176,7 +177,8 @@ def group_test(
     Warns
     -----
     SideBayesWarning
-        If landmarks are missing, which are where the mean has them; if "james" is left out.
+        If landmarks are missing, which are then put where the mean has them; if "james" is left
+        out.
 
     References
     ----------

@@ -36,10 +36,10 @@ def pairwise_tests(
 ) -> pd.DataFrame:
     """Test each pair of groups for the same mean shape, as `group_test` does, with adjusted p-values.
 
-    The individuals of a pair are laid on their own mean, and their labels are permuted among them, so that
-    each test is valid whatever the other groups are. P-values are adjusted over the pairs, for each
-    statistic by itself. No adjusted p-value of Holm is below the number of pairs divided by that of
-    labelings: take more permutations where there are many groups.
+    The individuals of a pair are aligned with their own mean, and their labels are permuted among
+    them, so each test is valid whatever the other groups are. P-values are adjusted over the pairs,
+    separately for each statistic. No p-value adjusted by Holm's method is below the number of pairs
+    divided by the number of labelings: use more permutations if there are many groups.
 
     Parameters
     ----------
@@ -49,8 +49,9 @@ def pairwise_tests(
         As in `group_test`.
     statistics : sequence of {"goodall", "hotelling", "james"}, optional
     adjustment : {"holm", "fdr", "none"}
-        "holm" keeps the probability of any wrong rejection (Holm 1979); "fdr" the expected share of wrong
-        ones among rejections (Benjamini and Yekutieli 2001). Both allow for tests that depend on each other.
+        "holm" controls the probability of any false rejection (Holm 1979), and "fdr" the expected
+        share of false rejections among all (Benjamini and Yekutieli 2001). Both allow for dependent
+        tests.
     num_permutations, ridge, seed
         As in `group_test`, of each pair.
 

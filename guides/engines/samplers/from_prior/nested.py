@@ -87,8 +87,9 @@ class NestedSlice(KeptEngine):
     posterior. New points come from slice moves shaped by the covariance of the live ones. Independent
     runs give the chains of the result.
 
-    The likelihood may be zero, or constant, on a part of the prior. The prior is drawn from until all live
-    points have a finite log likelihood, and a plateau takes the share of the live points that lie on it.
+    The likelihood may be zero, or constant, on a part of the prior. Draws from the prior continue
+    until all live points have a finite log likelihood, and a plateau takes the share of the live
+    points that lie on it.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ class NestedSlice(KeptEngine):
         ValueError
             If a prior is improper.
         FitError
-            If the likelihood is finite at no draw of the prior.
+            If the likelihood is not finite at any draw of the prior.
         """
         version = load_blackjax("NestedSlice").__version__
         check_prior(problem, "NestedSlice", init)

@@ -69,16 +69,16 @@ _REMEMBERED = 0.35
 class SMC(KeptEngine):
     """Adaptive tempered sequential Monte Carlo (Del Moral, Doucet and Jasra 2006).
 
-    Particles drawn from the prior are reweighted to the likelihood raised to a power that grows from
-    0 to 1, resampled, and moved by a Markov kernel tuned to where they lie. The next power is chosen
-    by the effective sample size. A fifth of the particles move until they have forgotten where they
-    started, and the last five states of each take the place of all, so that none is wasted (Dau and Chopin
-    2022). Because particles start everywhere, all separated modes are kept, permutations of the clusters
-    among them.
-    Independent runs give the chains of the result.
+    Particles drawn from the prior are reweighted to the likelihood raised to a power that grows
+    from 0 to 1, resampled, and moved by a Markov kernel tuned to where they lie. The next power is
+    chosen by the effective sample size. A fifth of the particles move until they have forgotten
+    where they started; the last five states of each then replace all particles, so that none is
+    wasted (Dau and Chopin 2022). Because particles start everywhere, all separated modes are kept,
+    including permutations of the clusters. Independent runs give the chains of the result.
 
-    The error of the log evidence is the greater of what the spread of the runs says and of what
-    follows from the weights of one run, enlarged by how well particles remember.
+    The error of the log evidence is the larger of two errors: one from the spread of the runs, and
+    one from the weights of a single run, enlarged for the correlation of particles with their
+    starts.
 
     Parameters
     ----------
@@ -87,14 +87,15 @@ class SMC(KeptEngine):
     num_runs : int
         Number of independent runs, at least 2.
     kernel : {"hmc", "random_walk"}
-        Hamiltonian moves, or random walks, which need no gradient. The metric of either half of the
-        particles is the covariance of the other: with their own they move fastest where they lie too far out
-        by chance, and the evidence comes out too low. Steps vary from 0.6 to 1.6 times a size that follows
-        the acceptance.
+        Hamiltonian moves, or random walks, which need no gradient. The metric of each half of the
+        particles is the covariance of the other half: with their own covariance, they would move
+        fastest where they lie too far out by chance, and the evidence would be too low. Steps vary
+        from 0.6 to 1.6 times a size that is adapted to the acceptance.
     num_mutations : int
-        Maximum number of moves of each chain at each temperature. Half as many as there are coordinates
-        are made at least, up to this maximum; and up to ten times as many where particles of high likelihood
-        lie much closer together than others, as under a vague prior beside an unknown scale.
+        Maximum number of moves of each chain at each temperature. At least half as many moves as
+        coordinates are made, up to this maximum, and up to ten times as many where particles of
+        high likelihood lie much closer together than others, as under a vague prior beside an
+        unknown scale.
     num_leapfrog : int
         Maximum number of leapfrog steps of a Hamiltonian move.
     target_ess : float
@@ -104,16 +105,17 @@ class SMC(KeptEngine):
 
     Notes
     -----
-    Where a renumbering of up to five clusters leaves the density unchanged, particles are held in one
-    numbering while they move, and numbered at random in the end: the covariance of all numberings is
-    as wide as they lie apart. Coordinates whose prior has heavy tails are moved on the scale of their
-    inverse hyperbolic sine.
+    If renumbering up to five clusters leaves the density unchanged, particles are kept in one
+    numbering while they move, and are renumbered at random at the end: the covariance over all
+    numberings is as wide as the distances between them. Coordinates whose prior has heavy tails are
+    moved on the scale of their inverse hyperbolic sine.
 
-    Where the log evidences of the runs spread by more than one, or particles remember much after the last
-    moves, as in a regression under the horseshoe prior, the mean of the runs says little, since all may lack
-    the same part of the posterior. Each is unbiased on the natural scale, but for the adaptation, so that
-    by Markov's inequality the evidence exceeds a twentieth of their mean with a probability of 95 per cent:
-    that is reported, as a lower bound.
+    The mean of the runs is uninformative if their log evidences spread by more than one, or if
+    particles still depend strongly on their starts after the last moves, as in a regression under
+    the horseshoe prior: all runs may lack the same part of the posterior. Apart from the
+    adaptation, the evidence of each run is unbiased on the natural scale. By Markov's inequality
+    the evidence therefore exceeds a twentieth of their mean with a probability of 95 per cent; this
+    is reported as a lower bound.
 
     References
     ----------
@@ -148,7 +150,7 @@ class SMC(KeptEngine):
         ValueError
             If a prior is improper.
         FitError
-            If the likelihood is finite at no draw of the prior.
+            If the likelihood is not finite at any draw of the prior.
         """
         check_prior(problem, "SMC", init)
         approximate = approximation(problem)

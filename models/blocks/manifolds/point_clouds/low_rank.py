@@ -41,7 +41,7 @@ _ROUNDS = 20
 
 @dataclass(frozen=True)
 class LowRankPrior:
-    r"""Prior of means and covariances by one number, the radius R of the cloud of points.
+    r"""Prior of means and covariances, set by one number: the radius R of the cloud of points.
 
     .. math:: \mu \sim N(0, \tfrac{R^2}{d} I), \quad W_{ij} \sim N(0, \tfrac{R^2}{d r}), \quad
               v \sim \text{InvGamma}(2, \tfrac{R^2}{20 d})
