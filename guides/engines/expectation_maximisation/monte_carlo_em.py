@@ -82,7 +82,7 @@ class MonteCarloEM(KeptEngine):
     Parameters
     ----------
     sampled : tuple of str
-        Latent sites that are drawn. By default those of which the data give a rough idea, such as the
+        Latent sites that are drawn. By default those whose values the data roughly determine, such as the
         coordinates of latent shapes.
     num_samples, max_samples : int
         Number of draws in the first step, and its maximum in later ones: 6400 by default, 400 with "hmc",

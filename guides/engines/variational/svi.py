@@ -226,6 +226,6 @@ class SVI(KeptEngine):
         )
 
     def guides(self, name: str = "svi", density: Callable = _density) -> GuideSearch:
-        """Search for the best guide, by densities of another kind where it has another name."""
+        """Search for the best guide; a search that uses another density needs another name."""
         own = self.guide, self.num_steps, self.num_particles, self.num_draws
         return GuideSearch(name, density, *own)

@@ -31,7 +31,7 @@ class DeLong(NamedTuple):
     statistic, p_value : float
         Difference over error, and its two-sided p-value under normality; 0 and 1 where both scores
         rank the subjects alike. NaN where the areas differ and the error is estimated as zero, as
-        when one classifier gets all subjects right and the other all wrong: then nothing is known of it.
+        when one classifier gets all subjects right and the other all wrong: the error is then unknown.
     """
 
     auc: NDArray

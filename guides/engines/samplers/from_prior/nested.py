@@ -151,7 +151,7 @@ class NestedSlice(KeptEngine):
         ValueError
             If a prior is improper.
         FitError
-            If the likelihood is not finite at any draw of the prior.
+            If no draw of the prior has a finite likelihood.
         """
         version = load_blackjax("NestedSlice").__version__
         check_prior(problem, "NestedSlice", init)

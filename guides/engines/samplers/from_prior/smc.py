@@ -150,7 +150,7 @@ class SMC(KeptEngine):
         ValueError
             If a prior is improper.
         FitError
-            If the likelihood is not finite at any draw of the prior.
+            If no draw of the prior has a finite likelihood.
         """
         check_prior(problem, "SMC", init)
         approximate = approximation(problem)
