@@ -115,7 +115,8 @@ class Comparison:
     Other fits "differ" from the reference by a shift of more than a tenth and more than three Monte
     Carlo errors; otherwise they "agree". If the shift is above a tenth, and three Monte Carlo errors
     exceed both it and a quarter of a standard deviation, a fit is "too noisy to say". "no" means
-    that the run itself reports that it failed (`Fit.verdict`), and "no reference" that no fit deserves to be one. If
+    that the run itself reports that it failed (`Fit.verdict`), and "no reference" that no fit
+    deserves to be one. If
     the reference started at a mode, and a sampler that started at the prior differs from it, both
     differ, since one of them may have missed a mode. A mode below that of another engine on the
     same posterior is a "lower mode", unless only a prior that was set from the data prefers the
