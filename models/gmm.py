@@ -43,8 +43,8 @@ def gmm(
     num_clusters : int
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
-        "flat" is maximum likelihood. A mode under the empirical prior has smaller covariances: for
-        densities of new points use "flat", or an engine that draws.
+        "flat" is maximum likelihood. A mode under the empirical prior has smaller covariances than
+        that: for densities of new points use "flat", or an engine that draws.
     component : callable, optional
         A density other than the Gaussian; see `mixture_components`.
     concentration : float

@@ -154,7 +154,7 @@ class _Moments(NamedTuple):
     moves: NDArray
     """Their covariance if means move by one point each."""
     spreads: NDArray
-    """Their covariance if covariances move."""
+    """Their covariance if covariances move by one point each."""
 
 
 def _worth(

@@ -52,7 +52,7 @@ _FOUND = {"log_weights", "log_classes"}
 _FOUND_WITH_LINKS = {"log_weights", "pair_weights"}
 
 _SINGULAR = 1e-10
-"""A covariance is singular if its least eigenvalue is smaller, relative to the widest cluster's."""
+"""A covariance counts as singular if its least eigenvalue, relative to the largest of all, is smaller."""
 
 
 class GaussianComponents(Block):
@@ -124,7 +124,7 @@ class GaussianComponents(Block):
 
     @property
     def of_dependent(self) -> str | None:  # type: ignore[override]
-        """What to do about columns that depend on one another, which make full covariances singular."""
+        """What to do about columns that depend on one another, which make covariance matrices singular."""
         return "use prior='empirical' or covariance='diagonal'" if self._is_matrix else None
 
     def sample(self) -> dist.Distribution:

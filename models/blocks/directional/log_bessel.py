@@ -55,7 +55,8 @@ def log_scaled_bessel(order: float, x: Array) -> Array:
     Returns
     -------
     Array
-        In double precision accurate to 1e-13, relative to its size or, if that is smaller, to one.
+        In double precision accurate to 1e-13, relative to its size, or absolutely if that is below
+        one.
     """
     return _down(order, x)[0]
 

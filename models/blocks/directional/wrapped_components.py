@@ -32,7 +32,7 @@ __all__ = ["SPREADS", "WrappedComponents"]
 SPREADS = ("full", "spherical", "low_rank")
 
 _SINGULAR = 1e-10
-"""A covariance is singular if its least eigenvalue is smaller, relative to the widest cluster's."""
+"""A covariance counts as singular if its least eigenvalue, relative to the largest of all, is smaller."""
 
 _HALVINGS = 30
 """Number of times that a step of the mean is halved before the mean is left unchanged."""

@@ -20,7 +20,7 @@ from .densities.structure import Structure
 __all__ = ["MixedUpdates"]
 
 _SWEEPS = 3
-"""Rounds of an M-step over coefficients and noise, if there are several outputs."""
+"""Rounds of an M-step over coefficients and noise, if there are several noise variances."""
 
 
 class MixedUpdates(Block):

@@ -24,7 +24,7 @@ _OFFSET = 0.8
 
 
 def warn_of_offset(data: Mapping[str, Any]) -> None:
-    """Warn about features ``x`` that are far from zero relative to their spread.
+    """Warn about features ``x`` that are far from zero relative to their spread, if there are links.
 
     Raises
     ------

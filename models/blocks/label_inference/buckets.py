@@ -187,7 +187,8 @@ def _add_messages(one: _Chunk, messages: Array, buckets: Buckets) -> tuple[Array
 def _add_slopes(one: _Chunk, share: Array, slopes: Array, buckets: Buckets) -> Array:
     """Add the gradients of the messages that a chunk read to those of their cells.
 
-    A loop over rows replaces a scatter, because XLA fuses small loops only if they contain none.
+    A loop over rows replaces a scatter, because XLA makes one function of small loops only without
+    scatters.
     """
     size = (buckets.num_clusters,)
 
