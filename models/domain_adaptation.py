@@ -67,9 +67,9 @@ def domain_adaptation(
         Weight of the source under ``shift="source"``, in points of the target per component. `fit`
         chooses it by `source_worth`, from the mean and the spread of the target.
     shift : {"source", "flat"} or ShiftPrior
-        "source" is a prior around the source as strong as `worth` and `weights_worth` say; see `WorthPrior`.
-        Where nothing indicates that the target has moved, the components stay as they are. "flat" is the
-        thesis' maximum likelihood, for which the source is only a start.
+        "source" is a prior around the source whose strength is `worth` and `weights_worth`; see
+        `WorthPrior`. If nothing indicates that the target has moved, the components stay as they
+        are. "flat" is the thesis' maximum likelihood, for which the source is only a start.
     weights_worth : float, optional
         Weight of the source's weights under ``shift="source"``, in points of the target for all
         components together; 0 leaves the frequencies of classes to the target. `fit` chooses it

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Observation(NamedTuple):
-    """What one observed site contributes to a block.
+    """Contribution of one observed site to a block.
 
     Attributes
     ----------

@@ -109,7 +109,7 @@ class Typical(Protocol):
 
 @runtime_checkable
 class Collapsible(Protocol):
-    """Blocks that detect that a cluster has collapsed; `Block.remedy` says what to do then."""
+    """Blocks that detect collapsed clusters; `Block.remedy` says what to do about them."""
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """Number of a collapsed cluster and what happened to it; None if no cluster collapsed."""

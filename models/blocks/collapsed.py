@@ -126,7 +126,7 @@ class ScoresMore(Protocol):
     def beside_value(self) -> Mapping[str, Callable[[], Array] | None]:
         """What else the density covers: functions by name, whose truth values say where it is stated.
 
-        None in place of a function where the name says it all.
+        None in place of a function if the name alone is sufficient.
         """
         ...
 

@@ -255,8 +255,8 @@ class Signature:
     def unit(self) -> str | None:
         """Dimension of the exchangeable units.
 
-        The units are what links join, or else the first groups, or else the rows of the first
-        table.
+        Units are the objects that links join, or else the first groups, or else the first table's
+        rows.
         """
         return self.unit_of(None)
 

@@ -42,7 +42,7 @@ def class_table(
     concentration : float, or array_like of shape (num_classes,)
         Concentration of each class, at least 0.01; 1 is flat.
     name : str
-        Of the site.
+        Name of the site.
 
     Raises
     ------

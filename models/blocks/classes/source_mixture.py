@@ -150,7 +150,7 @@ class SourceMixture:
         ----------
         labels : PartialLabels
         name : str
-            Of the argument, for messages.
+            Name of the argument, for messages.
 
         Raises
         ------

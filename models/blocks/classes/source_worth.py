@@ -44,7 +44,7 @@ _NOISE = 0.001
 
 
 class SourceWorth(NamedTuple):
-    """What a source is worth in points of a target, and why.
+    """Worth of a source in points of a target, and the evidence for it.
 
     Attributes
     ----------
@@ -77,18 +77,19 @@ def source_worth(
     the classes, let t be the mean over the rows of z and :math:`(U^\top z)^2`, and the mean over
     rows of known class of :math:`U^\top (z - m_y)`, :math:`m_c` being the means of the classes. If
     the weights of the source have the prior Dirichlet(:math:`a\, w^s`), and means
-    :math:`\mathcal{N}(\mu^s_k, \Sigma^s_k / \kappa)`, each on its own, then t is from what the
-    source expects, to first order in the moves, at
+    :math:`\mathcal{N}(\mu^s_k, \Sigma^s_k / \kappa)`, independently, then the deviation of t from
+    its expectation under the source is, to first order in the moves,
 
     .. math:: \Delta \sim \mathcal{N}\Bigl(0,\; S + \tfrac{1}{a + 1} G^\top (\text{diag}\, \pi - \pi
               \pi^\top) G + \tfrac1\kappa \sum_k H_k \Sigma^s_k H_k^\top + R\Bigr).
 
-    :math:`\pi` are the frequencies of the classes in the source. Row c of G is what class c expects
-    of t, and zero for rows of known class, whose distances from the means of classes do not depend
-    on frequencies. :math:`H_k` are the derivatives with respect to the mean of component k. R is
-    the variance of the squares if covariances move as well, by :math:`\kappa + 2d + 1` points. S is
-    the sampling covariance: that of the rows, shrunk towards that of normal rows with a weight of
-    as many rows as t has entries, and doubled, as if the source had been learned from as many rows.
+    :math:`\pi` are the frequencies of the classes in the source. Row c of G is the expectation of t
+    in class c, and zero for rows of known class, whose distances from the means of classes do not
+    depend on frequencies. :math:`H_k` are the derivatives with respect to the mean of component k.
+    R is the variance of the squares if covariances move as well, by :math:`\kappa + 2d + 1` points.
+    S is the sampling covariance: that of the rows, shrunk towards that of normal rows with a weight
+    of as many rows as t has entries, and doubled, as if the source had been learned from as many
+    rows.
 
     The worths :math:`\kappa` and a maximise the density, with a at most :math:`K \kappa` for K
     components. Means are held fixed, by a worth of a hundred times all rows of the target, unless

@@ -405,7 +405,7 @@ class GaussianComponents(Block):
         return remark_on_dependent(name, np.asarray(value, float), self.num_cells)
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse constant features, which say nothing about clusters."""
+        """Refuse constant features, which carry no information about clusters."""
         refuse_constant(name, np.asarray(value))
 
     def _shaped(self, mean: Array, spread: Array) -> dict[str, Array]:

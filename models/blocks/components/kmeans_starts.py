@@ -40,7 +40,7 @@ def kmeans_centres(
     -------
     centres : ndarray, shape (num_starts, num_clusters, num_features)
     scales : ndarray, shape (num_starts, num_features)
-        What the features were divided by to measure distances.
+        Divisors of the features in distances.
     """
     rng = np.random.default_rng(seed)
     data = some_rows(data, rng)

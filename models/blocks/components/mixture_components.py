@@ -132,9 +132,9 @@ def class_components(
     num_clusters, num_components : int
         Number of clusters, and of Gaussians per cluster.
     covariance, prior
-        Of the Gaussians; see `gaussian_components`, `resolve_prior`.
+        Options of the Gaussians; see `gaussian_components`, `resolve_prior`.
     concentration : float
-        Of the symmetric Dirichlet prior of the weights within a cluster.
+        Concentration of the symmetric Dirichlet prior of the weights within a cluster.
 
     Raises
     ------

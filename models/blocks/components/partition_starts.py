@@ -40,9 +40,9 @@ class Partitions(NamedTuple):
         The data, or 20,000 rows of them.
     labels : ndarray of int, shape (num_starts, num_rows)
     plain : ndarray of bool, shape (num_starts,)
-        Those of `kmeans_centres`.
+        Whether a partition is one of `kmeans_centres`.
     wide : ndarray of bool, shape (num_starts,)
-        Those about random rows, to be combined with the spread of all data.
+        Whether a partition is about random rows, to be combined with the spread of all data.
     """
 
     rows: NDArray

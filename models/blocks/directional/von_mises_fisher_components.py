@@ -149,12 +149,12 @@ class VonMisesFisherComponents(Block):
         return worst, "its points coincide, and its concentration has no bound"
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse rows that are no directions."""
+        """Refuse rows that are not directions."""
         check_unit_vectors(name, value)
         warn_of_axes(name, value)
 
     def check_rows(self, name: str, value: Any) -> None:
-        """Refuse rows that are no directions."""
+        """Refuse rows that are not directions."""
         check_unit_vectors(name, value)
 
 
@@ -170,7 +170,7 @@ def best_concentration(size: Array, deficit: Array, shape: Any, rate: Any, dimen
     shape, rate : float or Array
         Parameters of the prior; 1 and 0 make it flat.
     dimension : int
-        Of the sphere.
+        Dimension of the sphere.
 
     Returns
     -------

@@ -116,7 +116,7 @@ class WrappedComponents(Block, WholeData):
 
     @property
     def roles(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the sites are."""
+        """Roles of the sites."""
         return ("vector", *self.spread.roles)
 
     def sample(self) -> dist.Distribution:
@@ -196,7 +196,7 @@ class WrappedComponents(Block, WholeData):
         return tangent_sums(found.points, found.member, direction, basis, precision)
 
     def _height(self, sums: TangentSums) -> Array:
-        """Objective of each component at its best covariance."""
+        """Objective of each component at its optimal covariance."""
         _, height = self.spread.best(sums.size, sums.scatter)
         return height + (self.dimension - 1) * sums.stretch
 
@@ -256,10 +256,10 @@ class WrappedComponents(Block, WholeData):
         )
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse rows that are no directions."""
+        """Refuse rows that are not directions."""
         check_unit_vectors(name, value)
         warn_of_axes(name, value)
 
     def check_rows(self, name: str, value: Any) -> None:
-        """Refuse rows that are no directions."""
+        """Refuse rows that are not directions."""
         check_unit_vectors(name, value)

@@ -63,7 +63,7 @@ class MixedParameters(MixedUpdates, Expanded):
     Parameters
     ----------
     y : array_like, shape (num_rows,), or None
-        Outcomes, whose spread about a least-squares fit gives the units in which gradients move.
+        Outcomes, whose spread about a least-squares fit sets the units for gradients.
     fixed : array_like, shape (num_rows, num_terms)
     random : array_like, shape (num_rows, num_effects)
     outputs : array_like, shape (num_rows, num_outputs), or None

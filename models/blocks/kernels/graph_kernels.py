@@ -1,8 +1,9 @@
 r"""Kernels on the neighbourhood graph of points, smooth along clusters (Lu 2008, section 4.5.2).
 
 Affinities :math:`S_{ij} = e^{-\|x_i - x_j\|^2 / s^2}` with degrees :math:`d_i = \sum_j S_{ij}` give
-the normalised Laplacian :math:`I - D^{-1/2} S D^{-1/2} = \sum_k \mu_k \phi_k \phi_k^T`, and each kernel
-is :math:`K = \sum_k g(\mu_k) \phi_k \phi_k^T` with gains g that fall with the frequency :math:`\mu`.
+the normalised Laplacian :math:`I - D^{-1/2} S D^{-1/2} = \sum_k \mu_k \phi_k \phi_k^T`, and each
+kernel is :math:`K = \sum_k g(\mu_k) \phi_k \phi_k^T` with gains g that decrease with the frequency
+:math:`\mu`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Trees that hang on a connected set are always summed out exactly; approximations apply to the 2-core
 only. Each approximation returns terms whose sum approximates log Z and whose gradient in the
 log-potentials is the approximate marginals (the variational parameters are stationary, so they are
-held fixed). It also draws joint labels and improves a labeling, by the
-method of its name.
+held fixed). It also draws joint labels and improves a labeling, by the method of
+its name.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def padded(count: int, sizes: int = 4) -> int:
 
 
 def link_rows(num_links: int) -> int:
-    """Number of rows for links, with padding: 64, 128, 256, ..., so that a few more links change nothing."""
+    """Number of rows for links, with padding: 64, 128, 256, ..., which a few more links do not change."""
     if not num_links or num_links > FEW_NODES:
         return num_links
     return max(64, 1 << (num_links - 1).bit_length())

@@ -27,7 +27,7 @@ from .preshape import from_helmert
 __all__ = ["Direction", "draw_lengths", "sample_direction", "sample_preshape"]
 
 _PULL = 10
-"""Strength of the pull of lengths to one; their density is negligible near zero, which has no direction."""
+"""Strength of the pull of lengths to one; lengths near zero, without direction, are negligible."""
 
 
 class Direction(dist.Distribution):
@@ -102,7 +102,7 @@ def draw_lengths(
 
 
 def sample_direction(name: str, dimension: int, *, infer: Mapping[str, Any] | None = None) -> Array:
-    """Sample a point of a unit sphere, uniform a priori; factors and observations say what else is known.
+    """Sample a point of a unit sphere, uniform a priori; other knowledge enters as factors or data.
 
     The latent site is ``f"{name}_vector"``, a `Direction`, declared by ``infer={"manifold": "sphere"}``; the
     point is the deterministic site `name`. Plates give one point per entry.

@@ -54,7 +54,7 @@ def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]
 
 
 def refuse_constant(name: str, values: np.ndarray, may_be: Collection[int] = ()) -> None:
-    """Refuse features that say nothing about clusters: constant, or with at most one known value.
+    """Refuse uninformative features: constant ones, and those with at most one known value.
 
     The columns in `may_be` may be constant.
 

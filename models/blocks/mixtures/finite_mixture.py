@@ -43,7 +43,7 @@ class FiniteMixture(Collapsed):
     """Whether densities and labels of rows are separate, so that rows can be divided among devices."""
 
     num_classes: int | None = None
-    """Number of classes of the points beside their labels; None where they have none."""
+    """Number of classes of the points besides their labels; None if they have no classes."""
 
     labels: LinkedCategorical
     """Joint prior of the labels."""

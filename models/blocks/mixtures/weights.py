@@ -143,7 +143,7 @@ def at_a_pole(
     values : ndarray, shape (chain, draw, number)
         Probabilities; several draws are not a point estimate.
     what, prior, remedy : str
-        What they are, their prior, and what to pass instead.
+        Name of the probabilities, their prior, and what to pass instead.
     upper : bool
         Whether the prior is infinite at one as well.
     """

@@ -94,7 +94,7 @@ class ComponentClusters(Block, Discrete):
         return statistics + statistics.T
 
     def mode(self, found: Array, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Move one component after another to its best cluster, until all stay."""
+        """Move one component after another to its best cluster, until none moves."""
         table = values["component_clusters"]
         owner = settled_clusters(
             found, table.argmax(axis=-1), self.alive, self.num_clusters, self.keep_all

@@ -45,7 +45,7 @@ def shared_components(
     Raises
     ------
     ValueError
-        For another `posterior`, or what `gaussian_components` refuses.
+        For another `posterior`, or for options that `gaussian_components` refuses.
     """
     if not isinstance(posterior, str) or posterior not in ("partition", "mean_field"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")

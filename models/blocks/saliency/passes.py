@@ -137,7 +137,7 @@ def gains_at_bounds(
     Parameters
     ----------
     saliency : Array, shape ()
-        At zero nothing is computed.
+        Saliency of the feature; at zero nothing is computed.
     within : callable
         Log densities of its values in a cluster, shape (num_points,).
     common, alone : Array, shape (num_points,)

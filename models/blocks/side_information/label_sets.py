@@ -24,7 +24,7 @@ def padded_sets(
         Row numbers of the points of each set, two or more, in sets of any size.
     num_points : int
     name : str
-        Of the argument, for messages.
+        Name of the argument, for messages.
 
     Returns
     -------

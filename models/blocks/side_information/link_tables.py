@@ -36,7 +36,7 @@ def as_same(same: ArrayLike, num_links: int, name: str = "same") -> NDArray[np.b
         surrounding blanks of text do not matter.
     num_links : int
     name : str
-        Of the argument, for messages.
+        Name of the argument, for messages.
 
     Raises
     ------

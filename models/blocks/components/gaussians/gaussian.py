@@ -101,7 +101,7 @@ def projected_gaussians(
     Returns
     -------
     Gaussian, batch_shape (num_clusters,)
-        Of the data x.
+        Distribution of the data x.
     """
     inner = projection.T @ projection
     back = jnp.linalg.solve(inner, projection.T)  # (extracted, features): inner^-1 F'

@@ -41,7 +41,7 @@ _UNROLLED = 24
 
 
 class GaussianPass(NamedTuple):
-    """What one pass over the data yields.
+    """Result of one pass over the data.
 
     Attributes
     ----------

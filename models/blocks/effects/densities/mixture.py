@@ -52,7 +52,7 @@ class EffectsMixture(FiniteMixture):
     Parameters
     ----------
     labels : LinkedCategorical
-        Of the groups.
+        Labels of the groups.
     fixed : array_like, shape (num_rows, num_terms)
         Columns X of the fixed effects.
     coefficients : array_like, shape (num_clusters, num_terms)
