@@ -38,7 +38,7 @@ def distance_law(between: Array, noise: ArrayLike, law: str) -> dist.Distributio
 
 
 def deviance_residuals(value: NDArray, between: NDArray, noise: float, law: str) -> NDArray:
-    """Deviance residuals: signed roots of twice the loss, in nats, relative to the best distance."""
+    """Deviance residuals: signed roots of twice the loss of log density from its maximum."""
     with np.errstate(divide="ignore", invalid="ignore"):  # zeros
         if law == "normal":
             return (value - between) / noise

@@ -24,7 +24,7 @@ from ..mixtures.data_units import data_units, fitted_statistic
 __all__ = ["Slopes", "check_covariates", "covariate_effects", "warn_of_nothing_left"]
 
 _WIDTH = 2.5
-"""Prior deviation of a standardised slope, in standard deviations of a coordinate."""
+"""Prior standard deviation of a standardised slope, in those of a coordinate."""
 
 _SAME = 1e-9
 """Deviation from a group's mean, in standard deviations of a column, that counts as zero."""
