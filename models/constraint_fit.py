@@ -1,4 +1,4 @@
-"""Mixture fitted under constraints on the labels that it gives: a penalised objective."""
+"""Mixture fitted under constraints on its labels, with a penalised objective."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def constraint_fit(
     prior : {"empirical", "flat"} or GaussianPrior
         "flat" is the thesis' objective.
     component : callable, optional
-        Another density than the Gaussian; see `mixture_components`.
+        A density other than the Gaussian; see `mixture_components`.
     concentration : float
         Parameter of the symmetric Dirichlet prior; 1 is flat.
     strength : float, optional

@@ -1,4 +1,4 @@
-"""A classifier by mixtures, moved from the domain where it was learned to another one."""
+"""A mixture classifier, moved from the domain where it was learned to another one."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def domain_adaptation(
               (\mu^s_k, \Sigma^s_k), \qquad
               p(x_i, y_i) = \sum_k w_k\, \mathcal{N}(x_i | \mu_k, \Sigma_k)\, P(y_i | c_k)
 
-    Components keep the class c that they have in the source. A class that is stated is right with the
-    log-odds :math:`\beta` against any one other: :math:`P(y | c) \propto e^{-\beta [y \ne c]}`, the
+    Components keep the class c that they have in the source. A stated class is right with log-odds
+    :math:`\beta` against any one other class: :math:`P(y | c) \propto e^{-\beta [y \ne c]}`, the
     thesis' price of an expected error. ``fit.classes()`` returns the classes of the target.
 
     Parameters
@@ -59,17 +59,17 @@ def domain_adaptation(
         Rows of the target with the features of the source, matched by name where both have names.
         None simulates `num_points` rows and, as site ``known``, their classes.
     known : PartialLabels, optional
-        Class of each row, -1 where it is not known, or a mask of the classes that it may have; by the
-        names that classes have in the source, or by number if they have none there.
+        Class of each row, -1 if unknown, or a mask of the classes that it may have. Classes have
+        the names of the source, or numbers if they have no names there.
     source : SourceMixture
         See `sidebayes.fit_source`. Runs start there, and from means moved by up to two deviations.
     worth : array_like, shape (num_components,), optional
         Weight of the source under ``shift="source"``, in points of the target per component. `fit`
         chooses it by `source_worth`, from the mean and the spread of the target.
     shift : {"source", "flat"} or ShiftPrior
-        "source" is a prior around the source as strong as `worth` and `weights_worth` say; see `WorthPrior`.
-        Where nothing indicates that the target has moved, the components stay as they are. "flat" is the
-        thesis' maximum likelihood, for which the source is only a start.
+        "source" is a prior around the source whose strength is `worth` and `weights_worth`; see
+        `WorthPrior`. If nothing indicates that the target has moved, the components stay as they
+        are. "flat" is the thesis' maximum likelihood, for which the source is only a start.
     weights_worth : float, optional
         Weight of the source's weights under ``shift="source"``, in points of the target for all
         components together; 0 leaves the frequencies of classes to the target. `fit` chooses it

@@ -78,15 +78,16 @@ def feature_saliency(
     concentration : float, optional
         :math:`\alpha`, 1 / num_clusters by default.
     saliency_prior : (float, float), optional
-        a and b, (0.5, 0.5) by default. Under "mml" neither `concentration` nor this is taken.
+        a and b, (0.5, 0.5) by default. Under "mml" neither `concentration` nor this option is
+        accepted.
     reading, flip_rate, weight_per, inference
         See `ppc`; links are read as statements by default.
     kinds : "normal" or sequence of str, optional
-        What each feature is: "normal", "count" (Poisson), "category:C" (one of C categories) or
+        Kind of each feature: "normal", "count" (Poisson), "category:C" (one of C categories) or
         "ordered:C" (C ordered levels, binomial). Categories and levels are coded 0, 1, ..., or have
-        the values that are named, "category:-1,1"; see `MixedFeatures` for their priors. They need
-        x, and a proper `prior`. By default `sidebayes.fit` treats columns with few different values
-        as categories, see `kinds_of_columns`, and all others as normal.
+        the named values, as in "category:-1,1"; see `MixedFeatures` for their priors. They need x,
+        and a proper `prior`. By default `sidebayes.fit` treats columns with few distinct values as
+        categories, see `kinds_of_columns`, and all others as normal.
     num_points : int, optional
 
     References

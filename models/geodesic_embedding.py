@@ -1,4 +1,4 @@
-"""Points on a map in few dimensions, whose distances are observed in noise: Isomap as a model."""
+"""Points on a map in few dimensions, with noisy observations of distances: Isomap as a model."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def geodesic_embedding(
     ----------
     x : array_like, shape (num_points, num_features), optional
         Points, whose distances are shortest paths in the graph of nearest neighbours, as in Isomap.
-        Left out where distances are given.
+        Not needed if distances are given.
     links : Links, LabelGraph or None
         Statements that points are near one another, or far apart; see `stated_nearness`.
     known : PartialLabels, optional
@@ -79,7 +79,8 @@ def geodesic_embedding(
     landmarks : array_like of int, shape (num_landmarks,), optional
         Numbers of the points from which distances are known, in the order of the columns; all by default.
     distances : array_like, shape (num_points, num_landmarks), optional
-        In place of those along the graph of `x`. Zero of a point from itself; NaN where missing.
+        Distances that replace those along the graph of `x`. Zero from a point to itself; NaN where
+        missing.
     num_dimensions : int
         q, less than the number of landmarks.
     num_neighbors : int
@@ -98,7 +99,7 @@ def geodesic_embedding(
         of which they are sums, at least ``num_points * num_neighbors / 2``, as a share of the
         number of distances.
     scale : float, optional
-        s; by default that at which mean squared distances are those of the data.
+        s; by default the value at which mean squared distances match those of the data.
     reach : float or Distribution
         Distance, in units of s, up to which links count points as near; see `stated_nearness`.
     num_classes : int, optional

@@ -43,10 +43,10 @@ def gmm(
     num_clusters : int
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
-        "flat" is maximum likelihood. A mode under the empirical prior has smaller covariances than that: for
-        densities of new points take "flat", or an engine that draws.
+        "flat" is maximum likelihood. A mode under the empirical prior has smaller covariances than
+        that: for densities of new points use "flat", or an engine that draws.
     component : callable, optional
-        Another density than the Gaussian; see `mixture_components`.
+        A density other than the Gaussian; see `mixture_components`.
     concentration : float
         Parameter of the symmetric Dirichlet prior; 1 is flat.
     num_points : int, optional

@@ -77,9 +77,9 @@ def hierarchical_shape(
     Yu uses normal densities of points on the preshape sphere, and leaves out their normaliser,
     which depends on the parameters. In the chart the densities are normal and normalised, and each
     step of his algorithm (section 3.6) is exact. A free covariance of the population, which he
-    estimates, is hardly identified: with G groups maximum likelihood finds (G - 1) / G of it. Here
-    it is a multiple of that within groups, :math:`m_g \sim N(m, C_g / \kappa)`, as `GaussianPrior`
-    says.
+    estimates, is hardly identified: with G groups maximum likelihood recovers (G - 1) / G of it.
+    Here it is a multiple of the covariance within groups, :math:`m_g \sim N(m, C_g / \kappa)`; see
+    `GaussianPrior`.
 
     Parameters
     ----------
@@ -94,17 +94,17 @@ def hierarchical_shape(
     known : PartialLabels, optional
         Known groups of some individuals, or of all, in the order of ``subjects.names``.
     covariates : array_like, shape (num_subjects, num_terms), optional
-        Columns c without an intercept, such as age, log size, or indicators of groups that are
-        known and not to be labels; in the order of ``subjects.names``. `shape_design` makes them by
-        a formula. Their slopes :math:`\beta` are the same in all groups. New individuals for whom
-        they are left out have the mean covariates.
+        Columns c without an intercept, in the order of ``subjects.names``: age, log size, or
+        indicators of known groups that are not labels, for example. `shape_design` makes them from
+        a formula. Their slopes :math:`\beta` are the same in all groups. New individuals without
+        covariates have the mean covariates.
     chart : array_like, shape (num_landmarks, num_axes, 1 + num_modes), optional
-        The mean shape M, and the directions B, as `shape_chart` gives them. Chosen from the data by
-        default: the Procrustes mean and the principal directions about it.
+        The mean shape M, and the directions B, as `shape_chart` returns them. By default, `fit`
+        chooses the Procrustes mean and the principal directions about it.
     num_clusters : int
         Number of groups.
     num_modes : int, optional
-        Number of directions of the chart that is chosen. By default as many as explain 95 % of the
+        Number of directions of a chosen chart. By default as many as explain 95 % of the
         variance, but no more than one per three individuals. Variation beyond them is left out.
     size : bool
         Whether the logarithm of the centroid size is added to the coordinates of the shape, as the
@@ -118,8 +118,8 @@ def hierarchical_shape(
         own. The latter is for engines that draw: a joint mode pulls group means together. See
         `population_prior`.
     outline : {"open", "closed"}, optional
-        Whether landmarks in the order of their numbers are an outline, for pictures and bands along it; the
-        density does not depend on it.
+        Whether landmarks in the order of their numbers form an outline, for pictures and bands
+        along it; the density does not depend on it.
     concentration, weights, reading, flip_rate, weight_per, inference
         See `ppc`, with groups as clusters and individuals as points.
 

@@ -1,4 +1,4 @@
-"""Groups of shapes that are seen through points: of no known correspondence, or landmarks in noise."""
+"""Groups of shapes that are observed through points without correspondence, or noisy landmarks."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def latent_shape(
               w_i \mid z_i = g \sim N(m_g, W_g W_g^\top + v_g I), \quad u_i = \text{Exp}_{M}(B w_i), \\
               p(x_n) = \frac1T \sum_t N(x_n; u_{i(n), t}, s^2 I), \quad s^2 \sim \text{InvGamma}
 
-    Individual i has a latent shape u of T points, a vector w in the chart at M. Its rows lie about these
-    points: about any of them, or, with `landmarks`, about the one of that number, where an individual
+    Individual i has a latent shape u of T points, a vector w in the chart at M. Its rows lie about
+    any of these points or, with `landmarks`, about the point with the row's number; an individual
     may lack some. Groups may be known, partly known, or unknown; the population is the prior of the
     group means. A covariance is of low rank, with the same variance in all other directions.
 
-    The rows of all individuals are in the frame of the chart: `register_points` lays them there.
+    The rows of all individuals are in the frame of the chart: `register_points` moves them there.
 
     Yu uses the potential of the kernel distance in place of the density of points, and normal
     densities on the preshape sphere without their normaliser; see `KernelPotential` and
     `hierarchical_shape`. A joint mode of shapes and covariances is useless: the density of shapes
-    grows without bound as their variance falls, and only the prior ends that. `MonteCarloEM`
+    grows without bound as their variance decreases, and only the prior limits it. `MonteCarloEM`
     averages over shapes.
 
     Parameters
@@ -89,8 +89,8 @@ def latent_shape(
     known : PartialLabels, optional
         Known groups of some individuals, or of all, in the order of ``subjects.names``.
     chart : array_like, shape (num_points, num_axes, 1 + num_modes), optional
-        The reference M, and the directions B, as `register_points` and `shape_chart` give them. For
-        landmarks that are in one frame, M is their mean by default, with all directions.
+        The reference M, and the directions B, as `register_points` and `shape_chart` return them.
+        For landmarks that are in one frame, M is their mean by default, with all directions.
     num_clusters : int
         Number of groups.
     rank : int, optional

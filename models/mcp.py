@@ -46,9 +46,9 @@ def mcp(
 
     Links are statements about clusters, right with log-odds :math:`|w| = \beta C` (up to a constant
     the thesis' price of a violated link). The components z are summed out with factors that all
-    points share, :math:`q(k | x) = \text{softmax}_k \psi_k(x)` with quadratic :math:`\psi`, sites of
-    the model: a statement about a point then holds for the space around it, and moves the components.
-    The log density is a lower bound, in which the discriminants are further parameters.
+    points share, :math:`q(k | x) = \text{softmax}_k \psi_k(x)` with quadratic :math:`\psi`, sites
+    of the model: a statement about a point then applies to the space around it, and moves the
+    components. The log density is a lower bound, in which the discriminants are further parameters.
 
     Parameters
     ----------

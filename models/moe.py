@@ -43,7 +43,7 @@ def moe(
               \beta_k \sim \text{Dirichlet}(\gamma), \qquad
               p(x_i, y_i) = \sum_k \pi_k\, \mathcal{N}(x_i | \mu_k, \Sigma_k)\, \beta_{k y_i}
 
-    Rows whose class is not known have the density of the mixture. The class of a row is
+    Rows of unknown class have the density of the mixture. The class of a row is
     :math:`P(c | x) = \sum_k P(k | x) \beta_{kc}` (eq. 2.1); ``fit.classes()`` returns it.
 
     Parameters
@@ -52,7 +52,7 @@ def moe(
         None simulates `num_points` rows and, as site ``known``, their classes; `prior` must then be
         a GaussianPrior.
     known : PartialLabels, optional
-        Class of each row, -1 where it is not known, or a mask of the classes that it may have. In
+        Class of each row, -1 if unknown, or a mask of the classes that it may have. In
         simulations, the rows about which it states something get a class; by default all do.
     num_clusters, num_classes : int
         Number of components, and of classes, including those that no row is known to have.
@@ -60,7 +60,7 @@ def moe(
     prior : {"empirical", "flat"} or GaussianPrior
         "flat" is maximum likelihood.
     component : callable, optional
-        Another density than the Gaussian; see `mixture_components`.
+        A density other than the Gaussian; see `mixture_components`.
     concentration : float
         Parameter of the symmetric Dirichlet prior of the weights; 1 is flat.
     class_concentration : float, or array_like of shape (num_classes,)

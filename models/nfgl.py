@@ -1,4 +1,4 @@
-"""Mixture within whose components the labelled rows nearby say the class."""
+"""Mixture in whose components nearby labelled rows determine the class."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nfgl(
     to the source. Posteriors under it are Gibbs posteriors, which are usually too narrow in the scales,
     and classes cannot be simulated. `pfgl` is the generative relative.
 
-    Each labelled row is in one component :math:`v_i`, which is found beforehand:
+    Each labelled row is in one component :math:`v_i`, which is determined beforehand:
     `sidebayes.fit_nfgl` takes rows and classes and does everything. Distances are Euclidean: pass
     features in one unit, such as standardised ones.
 
@@ -65,7 +65,7 @@ def nfgl(
     prior : {"empirical", "flat"} or GaussianPrior
         Prior of the components. Unless it is "flat", as in the thesis, logarithms of the scales
         :math:`a_j` are normal about minus that of the median squared distance to the nearest other
-        anchor, with a deviation of 2.
+        anchor, with a standard deviation of 2.
     concentration : float
     smoothing : float
         Weight of a component's class table against the nearest labelled row, above 0; see `Prototypes`.

@@ -57,13 +57,13 @@ def pairwise_gp(
     num_clusters : int
     variance : float or Distribution, optional
         :math:`\lambda`, the variance of the difference of two latent functions where the kernel is
-        one; give a distribution to learn it. By default ten over the mean diagonal of the kernel,
+        one; a distribution makes it learned. By default ten over the mean diagonal of the kernel,
         whatever the units of the features; it is recorded as site ``variance``. If it is small, the
         mode is at zero.
     likelihood : {"exact", "factorised", "jensen"}
         How labels of overlapping statements are summed out: jointly, a product over statements (Lu
-        2008, eq. 4.22; exact where no point is in two), or Jensen's lower bound (eq. 4.23, soft
-        links only). Labels given the functions are inferred jointly in any case.
+        2008, eq. 4.22; exact if no point is in two statements), or Jensen's lower bound (eq. 4.23,
+        soft links only). Labels given the functions are inferred jointly in any case.
     flip_rate : Distribution, "learned" or None
         See `ppc`.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object

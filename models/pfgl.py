@@ -1,4 +1,4 @@
-"""Mixture whose components have classes by the nearest of their prototypes."""
+"""Mixture in whose components the nearest prototype determines the class."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pfgl(
               p(x_i, y_i) = \sum_j \pi_j\, \mathcal{N}(x_i | \mu_j, \Sigma_j)\, P(y_i \mid j, x_i), \\
               P(c \mid j, x) \propto \sum_{l \in j,\, m_l = c} e^{-a_j \|x - s_l\|^2}
 
-    Rows whose class is not known have the density of the mixture. Prototypes :math:`s_l` lie where the
+    Rows of unknown class have the density of the mixture. Prototypes :math:`s_l` lie where the
     density is highest, which is not necessarily among the rows. With one class in each component it is
     `moe` with certain tables; as :math:`a_j \to 0`, `moe` with the shares of the classes among the
     prototypes; as :math:`a_j \to \infty`, the nearest prototype. Distances are Euclidean: pass features
@@ -64,9 +64,10 @@ def pfgl(
         the labelled rows. Each class that is stated needs one, unless there is such a component.
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
-        Prior of the components, of prototypes and of scales. Prototypes lie around the centre of the
-        data, with twice their deviation; log scales are normal about minus the log squared distance of
-        two points of a component, with a deviation of 2. "flat" is the thesis' maximum likelihood.
+        Prior of the components, of prototypes and of scales. Prototypes lie around the centre of
+        the data, with twice their standard deviation; log scales are normal about minus the log
+        squared distance of two points of a component, with a standard deviation of 2. "flat" is the
+        thesis' maximum likelihood.
     concentration : float
     label_noise : float
         See `stated_classes`.

@@ -59,7 +59,7 @@ def ppc(
     prior : {"empirical", "flat"} or GaussianPrior
         "flat" is the thesis' maximum likelihood.
     component : callable, optional
-        Another density than the Gaussian; see `mixture_components`.
+        A density other than the Gaussian; see `mixture_components`.
     concentration : float
         Parameter of the symmetric Dirichlet prior; 1 is flat.
     weights : array_like, shape (num_clusters,), or "uniform", optional
@@ -69,8 +69,8 @@ def ppc(
         observed statements about labels that are independent a priori.
     flip_rate : Distribution, "learned" or None
         Under the relation reading, prior of the probability that a statement is wrong, learned in
-        place of the finite link weights ("learned" is Beta(1, 4)); one per group where links say
-        who stated them, ``Links(..., group=)``. This part is not in the thesis.
+        place of the finite link weights ("learned" is Beta(1, 4)). There is one per group if links
+        say who stated them, ``Links(..., group=)``. This part is not in the thesis.
     weight_per : {"point", "chunklet"}
         Whether a chunklet of n points carries its mixing weight n times or once.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object

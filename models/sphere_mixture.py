@@ -61,8 +61,8 @@ def sphere_mixture(
     Parameters
     ----------
     x : array_like, shape (num_points, Q + 1), or None
-        Unit vectors, such as `KernelPGA.sphere_coordinates` gives; lengths within 0.001 of one are taken as
-        rounded. None simulates `num_points` rows; `prior` must then be a DirectionalPrior.
+        Unit vectors, such as those of `KernelPGA.sphere_coordinates`; lengths within 0.001 of one
+        count as rounded. None simulates `num_points` rows; `prior` must then be a DirectionalPrior.
     links : Links, LabelGraph or None
     known : PartialLabels, optional
         Known clusters of some points.
@@ -80,7 +80,7 @@ def sphere_mixture(
         See `ppc`.
     num_points : int, optional
     dimension : int, optional
-        Q, where there are no data.
+        Q, if there are no data.
 
     References
     ----------

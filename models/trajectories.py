@@ -1,4 +1,4 @@
-"""Mixture of Gaussian-process regressions under a Dirichlet process, whose labels links tie."""
+"""Mixture of Gaussian-process regressions under a Dirichlet process, with labels tied by links."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def trajectories(
     subjects : Groups, optional
         All rows of a subject have one label, which is drawn once. Without them each row has its own.
     links : Links, LabelGraph or None
-        Links between subjects, by their numbers in ``subjects.names``, or between rows where there are
-        none.
+        Links between subjects, by their numbers in ``subjects.names``, or between rows if there are
+        no subjects.
     anchors : array_like, shape (num_anchors, num_inputs), optional
-        Inputs at which curves are described; by default `fit` chooses them by `curve_anchors`, and
-        under bare NumPyro they are all rows.
+        Inputs at which curves are represented; by default `fit` chooses them by `curve_anchors`,
+        and under bare NumPyro they are all rows.
     observed : array_like, shape (num_rows,) or (num_rows, num_outputs), optional
         One where an output of a row was measured, zero where it was not: the value of y there is
         ignored. By default all outputs were measured.
@@ -88,9 +88,9 @@ def trajectories(
         Standard deviation of the curves, in units of y. None learns it, with a log-normal prior
         whose median is the standard deviation of y.
     noise : float, array_like of shape (num_outputs,), or Distribution, optional
-        Standard deviation about the curves, for all outputs or for each; a prior for each is a
-        distribution of vectors. None learns one for all, with a log-normal prior whose median is a
-        fifth of the standard deviation of y.
+        Standard deviation about the curves, common to all outputs or one per output; a prior of the
+        latter is a distribution of vectors. None learns a common value, with a log-normal prior
+        whose median is a fifth of the standard deviation of y.
     own : some of {"length_scale", "amplitude", "noise"}
         Learned parameters of which every cluster has its own.
     mean : array_like, shape () or (num_outputs,), optional
@@ -102,15 +102,15 @@ def trajectories(
         Whether the last cluster takes all the remaining mass (Blei and Jordan 2006), or has a stick of
         its own that leaves some mass out, as in the paper.
     reading : {"unnormalised", "field", "relation"}
-        "unnormalised" is the joint density that the paper's updates climb: the links tilt the prior of the
-        sticks by their partition function. "field" divides by it, for every value of the sticks.
-        "relation" reads links as statements about independent labels; see `ppc`.
+        "unnormalised" is the joint density that the paper's updates increase: the links tilt the
+        prior of the sticks by their partition function. "field" divides by it, for every value of
+        the sticks. "relation" reads links as statements about independent labels; see `ppc`.
     weight_per : {"point", "chunklet"}
         Whether n subjects that hard links join count n times in the weights, or once.
     inference : str or inference object
         What to do with loopy connected sets too wide for exact summation.
     inducing : int, optional
-        Describe curves by this many inducing points: the fully independent training conditional
+        Represent curves by this many inducing points: the fully independent training conditional
         (FITC), a different model, which tends to the Gaussian process as their number grows.
 
     References

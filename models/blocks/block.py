@@ -1,8 +1,8 @@
-"""Blocks: sites that are sampled together, with what can be done for them in closed form.
+"""Blocks: sites that are sampled together, and their updates in closed form.
 
-What a block can do beside sampling its sites is said by the methods that it has. Those that belong together
-are a protocol, and engines ask by ``isinstance`` whether a block has them. Updates of the sites are below;
-what else a block knows of them is in `block_facts`.
+The methods of a block determine what it can do besides sampling its sites. Methods that belong
+together form a protocol, and engines test by ``isinstance`` whether a block has them. This module
+holds the protocols of updates; `block_facts` holds those of everything else that blocks know.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Observation(NamedTuple):
-    """What one observed site contributes to a block.
+    """Contribution of one observed site to a block.
 
     Attributes
     ----------
@@ -47,8 +47,8 @@ class Observation(NamedTuple):
     value : Array
         The data.
     expected : dict of Array
-        Slope of the log partition function in the log-factors of `fn`: expected sufficient statistics
-        of the latent variables, or the statistics of drawn ones.
+        Gradient of the log partition function with respect to the log-factors of `fn`: expected
+        sufficient statistics of the latent variables, or the statistics of drawn ones.
     """
 
     fn: Collapsed
@@ -59,35 +59,36 @@ class Observation(NamedTuple):
 class Block:
     """Sites with one joint prior, and what every engine can do with them.
 
-    A model samples the sites through `declare`, which leaves the block in the trace; engines find it
-    there. A block that has no other methods says what its sites are, and engines move them numerically.
-    One that is `Updatable` has the M-step of EM in closed form, a `Drawable` one the step of Gibbs
-    sampling, a `Factored` one the factor of coordinate ascent. Values are mappings from role to array.
+    A model samples the sites through `declare`, which records the block in the trace, where engines
+    find it. A block without further methods only declares what its sites are, and engines update
+    them numerically. An `Updatable` block has the M-step of EM in closed form, a `Drawable` block
+    the step of Gibbs sampling, and a `Factored` block the factor of coordinate ascent. Values are
+    mappings from role to array.
     """
 
     factor: ClassVar[str]
-    """Log-factor of the observed site that the sites enter, and enter nothing else."""
+    """Log-factor of the observed site that the sites enter; they enter no other."""
 
     roles: ClassVar[tuple[str, ...]]
-    """What the sites are, whatever they are called: "weights", "location", ..."""
+    """What the sites are, independent of their names: "weights", "location", ..."""
 
     derived: ClassVar[Mapping[str, str]] = {}
-    """Roles of deterministic sites that the block notes, by name."""
+    """Roles of the deterministic sites that the block records, by name."""
 
     remedy: ClassVar[str] = "give its parameters priors that keep them away from there"
-    """What to do where a cluster has collapsed; see `Collapsible`."""
+    """Advice to the user when a cluster has collapsed; see `Collapsible`."""
 
     of_dependent: str | None = None
-    """What else to do where columns of the data depend on one another; None if that does not matter."""
+    """Further advice when columns of the data depend on one another; None if that does not matter."""
 
     @property
     def factors(self) -> tuple[str | None, ...]:
-        """Log-factors that the sites enter, in place of `factor`; None is a density of a site itself."""
+        """Log-factors that the sites enter; replaces `factor`. None is the density of a site itself."""
         return (self.factor,)
 
     @property
     def has_update(self) -> bool:
-        """Whether there is an update in closed form; without one engines move the sites numerically."""
+        """Whether there is an update in closed form; if not, engines update the sites numerically."""
         return isinstance(self, Updatable)
 
     def declare(
@@ -102,8 +103,9 @@ class Block:
     ) -> Array:
         """Sample a site of the block.
 
-        `event_dims` name its last axes, `symmetry` says which permute, `manifold` what its points lie on,
-        `chart` the argument that holds the chart of shapes whose coordinates they are.
+        `event_dims` names the last axes of the site, and `symmetry` those that may be permuted.
+        `manifold` names the manifold on which its points lie. `chart` names the model argument that
+        holds the chart of shapes in which the values are coordinates.
         """
         infer: dict[str, Any] = {"block": self, "role": role}
         if chart is not None:
@@ -119,11 +121,12 @@ class Block:
 
 @runtime_checkable
 class Updatable(Protocol):
-    """Has the M-step of EM: the best values of the sites given additive statistics of the data.
+    """Blocks with the M-step of EM: the best values of the sites given additive statistics.
 
-    The statistics are of data and expected latent variables. What `update` makes of them is called
-    `found` everywhere. Without the methods of `Conditional` it need not be a posterior: then `mode` only
-    has to raise the objective, and to come to rest where that is flat.
+    The statistics are computed from the data and the expected latent variables. The value that
+    `update` returns is called `found` throughout. Unless the block is `Conditional`, `found` need
+    not be a posterior; `mode` then only has to increase the objective, and to stop at its
+    stationary points.
     """
 
     def statistics(self, observation: Observation) -> Any:
@@ -149,7 +152,7 @@ class Updatable(Protocol):
 
 @runtime_checkable
 class Conditional(Updatable, Protocol):
-    """What `update` finds is the full conditional of the sites."""
+    """Blocks whose `update` returns the full conditional of the sites."""
 
     def log_density(self, found: Any, values: Mapping[str, Array]) -> Array:
         """Log density of the posterior at values of the sites."""
@@ -158,7 +161,7 @@ class Conditional(Updatable, Protocol):
 
 @runtime_checkable
 class Drawable(Conditional, Protocol):
-    """Can be drawn from its full conditional, which is the step of Gibbs sampling."""
+    """Blocks that can be drawn from their full conditional, which is the step of Gibbs sampling."""
 
     def draw(self, rng_key: Array, found: Any) -> dict[str, Array]:
         """Draw the sites."""
@@ -167,7 +170,7 @@ class Drawable(Conditional, Protocol):
 
 @runtime_checkable
 class Factored(Drawable, Protocol):
-    """Has an exact factor of coordinate ascent, given expected statistics."""
+    """Blocks with an exact factor of coordinate ascent, given expected statistics."""
 
     def expected_factors(self, found: Any, observation: Observation) -> dict[str, Array]:
         """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
@@ -179,16 +182,16 @@ class Factored(Drawable, Protocol):
 
 
 class FollowsPoints:
-    """Base of `Factored` blocks whose expected factors hold at any values of other sites beside them.
+    """Base of `Factored` blocks whose expected factors are valid at any values of certain other sites.
 
-    These sites enter the same log-factor, and the block knows them by its distribution of the data.
-    Coordinate ascent moves them as points.
+    These sites enter the same log-factor, and the block takes their values from its distribution of
+    the data. Coordinate ascent updates them as point estimates.
     """
 
 
 @runtime_checkable
 class HasMeans(Protocol):
-    """Knows means of its sites, where draws must do otherwise."""
+    """Blocks that know the means of their sites; for all others, draws are used."""
 
     def means(self, found: Any) -> dict[str, Array]:
         """Means of the sites under the posterior, by role."""
@@ -196,10 +199,11 @@ class HasMeans(Protocol):
 
 
 class Augmented:
-    """Base of `Drawable` blocks whose full conditional is that given further latent variables.
+    """Base of `Drawable` blocks whose full conditional is conditional on further latent variables.
 
-    The distribution of the data sums these out, and draws them beside those of its log-factors. The mode
-    of what `update` finds then only raises EM's surrogate.
+    The distribution of the data sums these variables out, and draws them together with those of its
+    log-factors. The mode of what `update` returns then increases EM's surrogate without maximising
+    it.
     """
 
 
@@ -211,36 +215,36 @@ class Expanded:
 
 
 class Discrete:
-    """Base of `Updatable` blocks whose mode is a corner of the support, where no slope need vanish."""
+    """Base of `Updatable` blocks whose mode is a corner of the support, where no gradient need vanish."""
 
 
 class WholeData:
-    """Base of `Updatable` blocks whose statistics hold the rows, so that none of batches add up to them."""
+    """Base of `Updatable` blocks whose statistics contain the rows: those of batches do not add up."""
 
 
 @runtime_checkable
 class OnePass(Protocol):
-    """Finds the statistics of an observed site in one pass, faster than by the slope of its partition."""
+    """Blocks that compute an observed site's statistics in one pass, faster than by differentiation."""
 
     def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
-        """Whether `one_pass` serves an observed site.
+        """Whether `one_pass` can be used for an observed site.
 
         Parameters
         ----------
         fn : Collapsed
         others : set of str
-            Log-factors of other blocks, whose statistics have to be found as well.
+            Log-factors of other blocks, whose statistics must be computed as well.
         """
         ...
 
     def one_pass(self, fn: Collapsed, value: Array) -> tuple[Array, dict[str, Any]]:
-        """Log partition function and expected statistics."""
+        """Return the log partition function and the expected statistics."""
         ...
 
 
 @runtime_checkable
 class Tightening(Protocol):
-    """Has sites that describe a restricted posterior and nothing else, climbed before each E-step."""
+    """Blocks whose sites only describe a restricted posterior, which is optimised before each E-step."""
 
     def tighten(
         self,
@@ -249,7 +253,7 @@ class Tightening(Protocol):
         values: Mapping[str, Array],
         minimise: Callable[[Callable[[Array], Array], Array], Array],
     ) -> dict[str, Array]:
-        """Raise the bound of an observed site in the sites of the block.
+        """Increase the bound of an observed site with respect to the sites of the block.
 
         Parameters
         ----------
@@ -265,19 +269,19 @@ class Tightening(Protocol):
 
 @runtime_checkable
 class Batched(Protocol):
-    """Needs the moments of all data, where it is shown a batch of them at a time."""
+    """Blocks that need the moments of all data even if they are given one batch at a time."""
 
     def given_moments(self, mean: Array, covariance: Array) -> bool:
-        """See all data by their mean and covariance; whether the prior changed."""
+        """Take the mean and covariance of all data; return whether the prior changed."""
         ...
 
 
 @runtime_checkable
 class OnePassOfBatches(OnePass, Protocol):
-    """Finds the statistics of a batch in one pass, too."""
+    """Blocks that compute the statistics of a batch in one pass, too."""
 
     def batch_pass(
         self, fn: Collapsed, value: Array, num_real: Array
     ) -> tuple[Array, dict[str, Any]]:
-        """As `one_pass`, of the rows before `num_real`; statistics of batches add up."""
+        """Like `one_pass`, for the rows before `num_real`; statistics of batches add up."""
         ...

@@ -1,6 +1,6 @@
-"""What blocks know of their sites beside updates: starts, units, bounds, what to refuse and to remark.
+"""What blocks know about their sites besides updates: starts, units, bounds, errors and remarks.
 
-As in `block`, each is a protocol, and engines ask by ``isinstance`` whether a block has it.
+As in `block`, each class is a protocol, and engines test by ``isinstance`` whether a block has it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = [
 
 @runtime_checkable
 class UpToSigns(Protocol):
-    """Has sites whose columns may change sign and mean the same, as those of a factor of a covariance."""
+    """Blocks with sites whose columns have arbitrary signs, such as a factor of a covariance."""
 
     def canonical(
         self, values: Mapping[str, NDArray]
     ) -> tuple[dict[str, NDArray], tuple[str, NDArray]]:
-        """Values that the sites stand for, one of those that mean the same.
+        """Return one representative of the values that differ only in signs.
 
         Parameters
         ----------
@@ -64,15 +64,15 @@ class UpToSigns(Protocol):
 
 @runtime_checkable
 class Starting(Protocol):
-    """Says where runs start, by the data.
+    """Blocks that choose the starts of runs from the data.
 
-    Where clusters are told apart there, other sites need not be fitted to partitions of the data.
+    Where clusters differ at these starts, other sites need not be fitted to partitions of the data.
     """
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Values to start runs from, by role, with an axis of starts in front; empty for none."""
+        """Starting values by role, with a leading axis of starts; empty if there are none."""
         ...
 
 
@@ -82,10 +82,11 @@ class TakesMissing:
 
 @runtime_checkable
 class Individual(Protocol):
-    """Has a site with a row of latent values for each individual, of which the data give a rough idea.
+    """Blocks with a site of latent values, one row per individual, that the data roughly determine.
 
-    Runs start there. Where the site sums labels out, the blocks that learn from it start at partitions of
-    these values. Rows are alike, and those of different units independent given all else.
+    Runs start at these rough values. Where the site sums labels out, the blocks that learn from it
+    start at partitions of these values. Rows are exchangeable, and rows of different units are
+    independent given everything else.
     """
 
     def guess(self) -> Array:
@@ -93,67 +94,67 @@ class Individual(Protocol):
         ...
 
     def schedule(self) -> tuple[str, Array] | None:
-        """Option of the model, and its values in the first steps of a climb; None without any."""
+        """An option of the model and its values in the first steps of an optimisation; None without any."""
         ...
 
 
 @runtime_checkable
 class Typical(Protocol):
-    """Says where all runs start, at values that are the same for every cluster."""
+    """Blocks that start all runs at values that are the same for every cluster."""
 
     def typical(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        """Values to start from, by role; empty for none."""
+        """Starting values by role; empty if there are none."""
         ...
 
 
 @runtime_checkable
 class Collapsible(Protocol):
-    """Sees where a cluster has collapsed; `Block.remedy` says what to do."""
+    """Blocks that detect collapsed clusters; `Block.remedy` says what to do about them."""
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
-        """Number of a cluster that collapsed and what happened to it, None if all is well."""
+        """Number of a collapsed cluster and what happened to it; None if no cluster collapsed."""
         ...
 
 
 @runtime_checkable
 class Doubting(Protocol):
-    """Doubts modes, which are set aside where a start found another."""
+    """Blocks that doubt some modes, which are set aside if another start found a different mode."""
 
     def doubts(self, values: Mapping[str, Any]) -> bool:
-        """Whether something is wrong with values of the sites, though the log density is high there."""
+        """Whether values of the sites are doubtful although their log density is high."""
         ...
 
 
 @runtime_checkable
 class Improper(Protocol):
-    """May have a prior that leaves no posterior to draw from."""
+    """Blocks that may have an improper prior, so that there is no posterior to draw from."""
 
     def improper(self) -> str | None:
-        """Say why the sites have no posterior at all, None if they have one."""
+        """Say why the sites have no posterior; None if they have one."""
         ...
 
 
 @runtime_checkable
 class Unbounded(Protocol):
-    """May have a density without bound, of which only engines that prune make sense."""
+    """Blocks that may have an unbounded density, which only engines that prune can handle."""
 
     def unbounded(self) -> str | None:
-        """Say where the density has no bound and what to do, None if it has one."""
+        """Say where the density is unbounded and what to do; None if it is bounded."""
         ...
 
 
 @runtime_checkable
 class Obstructed(Protocol):
-    """Has a full conditional to draw from only for some distributions of the data."""
+    """Blocks with a full conditional to draw from only for some distributions of the data."""
 
     def obstacle(self, sources: Sequence[Collapsed]) -> str | None:
-        """Say why there is none, None if there is one."""
+        """Say why there is no full conditional; None if there is one."""
         ...
 
 
 @runtime_checkable
 class Checking(Protocol):
-    """Looks at the data before a fit."""
+    """Blocks that check the data before a fit."""
 
     def check(self, name: str, value: Any) -> None:
         """Refuse data, observed at site `name`, that the sites cannot describe."""
@@ -162,60 +163,60 @@ class Checking(Protocol):
 
 @runtime_checkable
 class CheckingRows(Protocol):
-    """Looks at new rows before a prediction."""
+    """Blocks that check new rows before a prediction."""
 
     def check_rows(self, name: str, value: Any) -> None:
-        """Raise an error that says why it cannot describe them."""
+        """Raise an error that says why the block cannot describe these rows."""
         ...
 
 
 @runtime_checkable
 class Remarking(Protocol):
-    """Looks at the draws of a fit."""
+    """Blocks that comment on the draws of a fit."""
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """What a fit should say of the draws of its sites, in a sentence; None if nothing.
+        """One sentence that the fit should report about the draws; None if there is nothing to report.
 
-        Values have an axis of chains and one of draws in front. They are by role, and those of roles that
-        the block lacks are of other blocks. Such a block need not be there: the user may have given its
-        values, or have put a prior of his own in its place.
+        Values are by role, with leading axes of chains and draws. Roles that this block lacks
+        belong to other blocks. Such a block need not be there: the user may have given its values,
+        or have replaced it by a prior of their own.
         """
         ...
 
 
 @runtime_checkable
 class RemarkingOnData(Protocol):
-    """Looks at the data of a fit."""
+    """Blocks that comment on the data of a fit."""
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
-        """What a fit should say of the data, observed at site `name`, in a sentence; None if nothing."""
+        """One sentence that the fit should report about the data of site `name`; None if nothing."""
         ...
 
 
 @runtime_checkable
 class RemarkingOnDraw(Protocol):
-    """Distribution of an observed site that looks at the data beside a draw of its parameters."""
+    """Distributions of an observed site that compare the data with a draw of their parameters."""
 
     def remark_on_draw(self, name: str, value: Any, is_density: bool) -> str | None:
-        """What a fit should say of the data, observed at site `name`, in a sentence; None if nothing.
+        """One sentence that the fit should report about the data of site `name`; None if nothing.
 
-        `is_density` is false where their density is raised to a power.
+        `is_density` is false if the density of the data is raised to a power.
         """
         ...
 
 
 @runtime_checkable
 class Bounded(Protocol):
-    """Has sites that may lie on the boundary of what they can be, where there are no standard errors."""
+    """Blocks with sites that may lie on the boundary of their support, without standard errors."""
 
     def at_boundary(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Names of sites, its own and deterministic ones, that lie there at values by role."""
+        """Names of the sites, its own and deterministic ones, that are on the boundary."""
         ...
 
 
 @runtime_checkable
 class HasUnits(Protocol):
-    """Knows the units in which its sites vary by about one, in which gradients and random walks move."""
+    """Blocks that know the scale of their sites; gradients and random walks use it as the unit."""
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Map from unconstrained coordinates to the support of a site; `bijector` is NumPyro's."""
@@ -224,10 +225,10 @@ class HasUnits(Protocol):
 
 @runtime_checkable
 class Regularised(Protocol):
-    """May have a prior that was read off the data: it keeps spreads from vanishing, and knows nothing else.
+    """Blocks that may have a data-dependent prior, whose only purpose is to keep spreads from vanishing.
 
-    Ends of climbs are then ranked by the likelihood, as the density of such a prior is highest where
-    clusters have next to no points.
+    The modes that runs find are then ranked by the likelihood, because the density of such a prior
+    is highest where clusters have hardly any points.
     """
 
     from_data: bool
@@ -235,8 +236,8 @@ class Regularised(Protocol):
 
 @runtime_checkable
 class HasCodeLength(Protocol):
-    """Knows what its sites cost to write down, beside half a log number of units a degree of freedom."""
+    """Blocks whose sites have a code length besides half a log number of units per degree of freedom."""
 
     def code_length(self, role: str) -> float:
-        """Nats that a site costs."""
+        """Code length of a site, in nats."""
         ...

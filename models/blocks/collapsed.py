@@ -1,4 +1,4 @@
-"""Latent variables that a model integrates in closed form, and the one protocol they keep."""
+"""The protocol of latent variables that a model sums or integrates out in closed form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NamedArray:
     values: Any
 
     def __iter__(self) -> Iterator[Any]:
-        """Names and values, as xarray takes them."""
+        """Iterate over names and values, the form that xarray takes."""
         return iter((self.dims, self.values))
 
 
@@ -58,7 +58,7 @@ class Units(NamedTuple):
     owner : ndarray of int, shape (num_points,), or None
         Unit of each point; None where every point is a unit.
     num_terms : int
-        Number of terms, those beyond the number of units are padding, and zero.
+        Number of terms; those beyond the number of units are padding and zero.
     """
 
     num_points: int
@@ -67,7 +67,7 @@ class Units(NamedTuple):
 
 
 class Batch(Protocol):
-    """Some of the points with their rows, groups and links: what `Collapsed.take` takes."""
+    """Some of the points with their rows, groups and links: the argument of `Collapsed.take`."""
 
     @property
     def points(self) -> Any:
@@ -79,7 +79,7 @@ class Batch(Protocol):
 
     @property
     def groups(self) -> Groups | None:
-        """Point of each of these rows, None where points are rows."""
+        """Point of each of these rows; None where points are rows."""
 
     @property
     def links(self) -> Any:
@@ -91,7 +91,7 @@ class Batch(Protocol):
 
 
 class Fitted(NamedTuple):
-    """Data that were fitted, as the same model's distribution at other data needs them.
+    """Fitted data, in the form that the same model needs for its distribution at other data.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Fitted(NamedTuple):
     value : Array
         The fitted data.
     codes : Array of int, shape (num_groups,)
-        For each group of the other data its number among the fitted groups, -1 for a new one.
+        Number of each group of the other data among the fitted groups; -1 for a new group.
     """
 
     fn: Collapsed
@@ -110,7 +110,7 @@ class Fitted(NamedTuple):
 
 @runtime_checkable
 class DrawsData(Protocol):
-    """Distribution whose draws depend on the data that were fitted, through latent variables of groups."""
+    """Distribution whose draws depend on the fitted data, through latent variables of groups."""
 
     groups: Any
 
@@ -121,12 +121,12 @@ class DrawsData(Protocol):
 
 @runtime_checkable
 class ScoresMore(Protocol):
-    """Distribution whose density is of more than its value: of known classes, or with values left out."""
+    """Distribution whose density covers more than its value, e.g. known classes, or omits some values."""
 
     def beside_value(self) -> Mapping[str, Callable[[], Array] | None]:
-        """What that is, by name: functions that return truth values, false where nothing is stated.
+        """What else the density covers: functions by name, whose truth values say where it is stated.
 
-        None where the name says it all.
+        None in place of a function if the name alone is sufficient.
         """
         ...
 
@@ -140,10 +140,10 @@ class Collapsed(dist.Distribution):
     .. math:: \log p(x) = \log Z(L(x)) - \log\Omega, \qquad
               \partial \log Z / \partial L = E[t(z) \mid x].
 
-    A subclass defines `num_units`, `log_factors`, `log_partition` and `by_unit`; `posterior`, `draw`,
-    `statistic` and `mode` of the latent variables; and `draw_data` for predictions. Engines, the tree,
-    leave-one-out terms, summaries and predictions use these methods, whatever the latent variables
-    are. Only what concerns labels is asked of `FiniteMixture`.
+    A subclass defines `num_units`, `log_factors`, `log_partition` and `by_unit`; `posterior`,
+    `draw`, `statistic` and `mode` of the latent variables; and `draw_data` for predictions.
+    Engines, the tree, leave-one-out terms, summaries and predictions use these methods for latent
+    variables of any kind. Only methods that concern labels belong to `FiniteMixture`.
     """
 
     arg_constraints: ClassVar[dict] = {}
@@ -152,21 +152,21 @@ class Collapsed(dist.Distribution):
     """Number of exchangeable units, whose terms `by_unit` returns."""
 
     has_independent_units: bool = True
-    """Whether the units are independent given the parameters, so that new ones have a density too."""
+    """Whether the units are independent given the parameters, so that new units have a density too."""
 
     groups: Groups | None = None
     """`Groups` whose rows share a latent variable; None where each row has its own."""
 
     def units(self) -> Units:
-        """Which points have latent variables, and which of them make one unit."""
+        """Return which points have latent variables, and which of them form one unit."""
         return Units(self.num_units, None, self.num_units)
 
     def links(self) -> LabelGraph | None:
-        """Links that tie latent variables of the points; None for a distribution that takes none."""
+        """Links that tie latent variables of the points; None if the distribution takes no links."""
         return None
 
     def take(self, batch: Batch) -> Collapsed | None:
-        """The distribution of the rows of a batch; None where it cannot be cut."""
+        """The distribution of the rows of a batch; None if the distribution cannot be split."""
         return None
 
     def log_factors(self, value: Array) -> dict[str, Array]:
@@ -174,7 +174,7 @@ class Collapsed(dist.Distribution):
         raise NotImplementedError
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
-        """Log partition function, shape (); convex, its slope is the E-step."""
+        """Log partition function, shape (); it is convex, and its gradient is the E-step."""
         raise NotImplementedError
 
     def log_normalizer(self) -> Array:
@@ -186,52 +186,52 @@ class Collapsed(dist.Distribution):
         return self.log_partition(self.log_factors(value)) - self.log_normalizer()
 
     def by_unit(self, value: Array) -> Array:
-        """Terms of `log_prob` by unit; beyond `num_units` zero-padded.
+        """Terms of `log_prob` by unit, zero-padded beyond `num_units`.
 
-        Where units are not independent given the parameters, the log density of each given all
-        others.
+        Where units are not independent given the parameters, each term is the log density of a unit
+        given all others.
         """
         raise NotImplementedError
 
     def posterior(self, value: Array) -> dict[str, NamedArray]:
         """Summaries of the latent variables given data and parameters, by name.
 
-        Beside means ``{name}`` there may be covariances, ``{name}_covariance``, whose last axis is that
-        of the means once more. Probabilities of labels are called ``responsibilities``. No axis may have
-        the name of a variable.
+        Besides means ``{name}`` there may be covariances ``{name}_covariance``, which repeat the
+        last axis of the means. Probabilities of labels are called ``responsibilities``. No axis may
+        have the name of a variable.
         """
         raise NotImplementedError
 
     def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
-        """`posterior` and `by_unit`, for distributions that find both at once."""
+        """`posterior` and `by_unit`; a distribution may compute both at once."""
         return self.posterior(value), self.by_unit(value)
 
     def draw(self, rng_key: Array, value: Array) -> Any:
-        """Draw all latent variables jointly given data and parameters, as `statistic` takes them."""
+        """Draw all latent variables jointly given data and parameters, in the form `statistic` takes."""
         raise NotImplementedError
 
     def statistic(self, latent: Any) -> dict[str, Array]:
-        """Sufficient statistic t of drawn latent variables, of the structure of `log_factors`."""
+        """Sufficient statistic t of drawn latent variables, with the structure of `log_factors`."""
         raise NotImplementedError
 
     def mode(self, value: Array) -> Any:
-        """Most probable latent variables, jointly."""
+        """Jointly most probable latent variables."""
         raise NotImplementedError
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
-        """Draw latent variables, then data, with all side information held.
+        """Draw latent variables, then data, with all side information held fixed.
 
-        Latent variables of groups that were fitted are drawn given their data, those of all others
-        from their prior.
+        Latent variables of fitted groups are drawn given their data, those of all others from their
+        prior.
         """
         raise NotImplementedError
 
     def approximation(self) -> str | None:
-        """Name what is approximate in `log_prob`, None where it is exact."""
+        """Name what is approximate in `log_prob`; None if it is exact."""
         return None
 
     def remark(self) -> str | None:
-        """What a fit should say of the data, in a sentence; None if nothing."""
+        """One sentence that the fit should report about the data; None if nothing."""
         return None
 
     @property
@@ -251,7 +251,7 @@ class Collapsed(dist.Distribution):
 
 
 def unexpanded(fn: Any) -> Any:
-    """A distribution freed of the expansion that a plate wraps it in, and of a mask that hides nothing."""
+    """A distribution without the expansion that a plate adds, and without a mask that hides nothing."""
     while isinstance(fn, dist.ExpandedDistribution) or (
         isinstance(fn, dist.MaskedDistribution) and fn._mask is True
     ):

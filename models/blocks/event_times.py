@@ -43,7 +43,7 @@ class HazardPrior:
     Parameters
     ----------
     cuts : array_like, shape (num_intervals - 1,)
-        Where the hazard jumps: positive times, increasing. Empty for a constant hazard.
+        Times at which the hazard jumps, positive and increasing. Empty for a constant hazard.
     level, level_scale : float
         Mean m and standard deviation s of the first log-hazard, at covariates of `origin`.
     step : float
@@ -52,10 +52,10 @@ class HazardPrior:
         Standard deviations c of the log hazard ratios :math:`\gamma` of covariates, positive. The default
         suits covariates of unit width.
     association : array_like, shape () or (num_effects,)
-        Standard deviations a of the log hazard ratios :math:`\alpha` of random effects, positive. The
-        default suits effects of unit width. Effects on a measure in thousandths need a deviation a
-        thousand times as large, which ``design.survival`` sets. They hold for effects at the origin of the
-        prior of the effects; see `EffectsPrior`.
+        Standard deviations a of the log hazard ratios :math:`\alpha` of random effects, positive.
+        The default suits effects of unit width. Effects on a measure in thousandths need a
+        deviation a thousand times as large, which ``design.survival`` sets. The deviations refer to
+        effects at the origin of the prior of the effects; see `EffectsPrior`.
     origin : array_like, shape () or (num_covariates,)
         Covariates at which the hazard is the baseline hazard; zero by default. They should lie
         among the data: a hazard at a birth year of 0 is not near any rate of events.
@@ -64,7 +64,7 @@ class HazardPrior:
     Attributes
     ----------
     is_known : bool
-        Whether no number is a value of another site.
+        Whether all numbers are known, so that none is a value of another site.
     """
 
     cuts: ArrayLike
@@ -106,7 +106,7 @@ class HazardPrior:
         event : array_like of bool, shape (num_subjects,)
             Whether the event was seen.
         num_intervals : int
-            Maximum number of intervals; there are fewer where events share their times.
+            Maximum number of intervals; there are fewer if events share their times.
         **scales
             Other fields of the prior.
 
@@ -128,14 +128,14 @@ class HazardPrior:
 def read_times(
     time: HostArrayLike, event: HostArrayLike, subjects: Sequence[str] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Times and indicators of events as arrays of floats and of truth values.
+    """Return times and indicators of events as arrays of floats and of truth values.
 
     Parameters
     ----------
     time, event : array_like, shape (num_subjects,)
-        Messages name columns of a table, and their rows by their index.
+        For tables, messages name the column, and rows by their index.
     subjects : sequence of str, optional
-        What each row is of, for messages.
+        Subject of each row, for messages.
 
     Raises
     ------
@@ -173,13 +173,13 @@ class PiecewiseHazard(dist.Distribution):
     log_hazards : array_like, shape (num_intervals,)
         Baseline :math:`\log \lambda_j`.
     cuts : array_like, shape (num_intervals - 1,)
-        Times that part the intervals, increasing.
+        Increasing times that separate the intervals.
     log_ratio : array_like, shape (num_subjects,)
         Log hazard ratios :math:`\eta_s`.
     event : array_like, shape (num_subjects,), optional
         1 where the event was seen, 0 where the time is censored. By default it was always seen.
     frailty : array_like, shape (num_subjects,), optional
-        Standard deviations v of what the log hazard ratios are not known to. Zero by default.
+        Standard deviations v of the uncertainty of the log hazard ratios. Zero by default.
 
     Examples
     --------
@@ -230,11 +230,11 @@ class PiecewiseHazard(dist.Distribution):
         super().__init__(batch_shape=self.log_ratio.shape, validate_args=validate_args)
 
     def beside_value(self) -> dict[str, Callable[[], Array]]:
-        """Times that are censored; see `ScoresMore`."""
+        """Masks of the censored times; see `ScoresMore`."""
         return {"events": lambda: self.event <= 0}
 
     def moved(self, log_ratio: Array, frailty: Array | None = None) -> PiecewiseHazard:
-        """The same with something added to the log hazard ratios, and with other frailties."""
+        """The same distribution with other frailties, and an addition to the log hazard ratios."""
         log_ratio = self.log_ratio + log_ratio
         return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, self.event, frailty=frailty)
 
@@ -244,7 +244,7 @@ class PiecewiseHazard(dist.Distribution):
         return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, event)
 
     def where(self, known: Array) -> PiecewiseHazard:
-        """The same without the events of subjects whose times are not known."""
+        """The same distribution without the events of subjects with unknown times."""
         event = jnp.where(known, self.event, 0.0)
         return PiecewiseHazard(self.log_hazards, self.cuts, self.log_ratio, event)
 
@@ -259,7 +259,7 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.diff(self.cuts, prepend=0.0, append=jnp.inf)
 
     def log_prob(self, value: Array, intermediates: Any = None) -> Array:
-        """Log density, or log probability to last longer where censored, shape (num_subjects,)."""
+        """Log density, or log survival probability if censored, shape (num_subjects,)."""
         interval = jnp.searchsorted(self.cuts, value, side="left")
         log_hazard = self.event * (self.log_hazards[interval] + self.log_ratio)
         if self.frailty is None:
@@ -274,7 +274,7 @@ class PiecewiseHazard(dist.Distribution):
         return mean, (weight * (node - mean[..., None]) ** 2).sum(axis=-1)
 
     def draw_frailty(self, rng_key: Array, value: Array) -> Array:
-        """Draw the frailties u given the times, by their distribution function on 513 points."""
+        """Draw the frailties u given the times, from their distribution function at 513 points."""
         mode, scale = self._mode(value)
         reach = jnp.arcsinh(_REACH / scale)
         node = mode + scale * jnp.sinh(reach * jnp.linspace(-1.0, 1.0, 513))
@@ -292,26 +292,27 @@ class PiecewiseHazard(dist.Distribution):
         return node, self._exponent(time, node) + log_weight + 0.5 * white**2 + jnp.log(scale)
 
     def _exponent(self, time: Array, node: Array) -> Array:
-        """Log density of frailties given the times, but for a constant."""
+        """Log density of frailties given the times, up to a constant."""
         exponent = jnp.asarray(self.frailty)[:, None] * node
         hazard = self.cumulative_hazard(time)[:, None]
         return self.event[:, None] * exponent - hazard * jnp.exp(exponent) - 0.5 * node**2
 
     def _mode(self, time: Array) -> tuple[Array, Array]:
-        """Mode of the frailty and its deviation by the curvature there, shape (num_subjects, 1) each.
+        """Mode of the frailty and its standard deviation from the curvature, (num_subjects, 1) each.
 
-        With the cumulative hazard H the mode solves :math:`v e - v H e^{v u} = u`. The answer is Lambert's
-        function W. Both only place the nodes, and slopes do not go through them.
+        With the cumulative hazard H the mode solves :math:`v e - v H e^{v u} = u`. The solution
+        involves Lambert's W function. Mode and deviation only place the nodes; gradients do not
+        pass through them.
         """
         hazard, frailty = self.cumulative_hazard(time), jnp.asarray(self.frailty)
-        frailty += jnp.finfo(frailty.dtype).tiny ** 0.5  # one of zero has its mode at zero
+        frailty += jnp.finfo(frailty.dtype).tiny ** 0.5  # a zero one has its mode at zero
         known = jax.lax.stop_gradient((hazard[:, None], frailty[:, None]))
         drive = known[1] * self.event[:, None]
         height = _lambert(jnp.log(known[0]) + 2 * jnp.log(known[1]) + known[1] * drive)
         return drive - height / known[1], (1 + height) ** -0.5
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw frailties, then times of the event by the inverse of the cumulative hazard."""
+        """Draw frailties, then times of the event from the inverse of the cumulative hazard."""
         key_time, key_frailty = jax.random.split(key)
         shape, dtype = (*sample_shape, *self.batch_shape), self.log_ratio.dtype
         log_ratio = self.log_ratio
@@ -325,13 +326,13 @@ class PiecewiseHazard(dist.Distribution):
 
 
 _REACH = 9.0
-"""Frailties that are drawn lie within so many prior deviations of their mode."""
+"""Maximum distance of drawn frailties from their mode, in prior standard deviations."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(48)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 
 _STEPS = 5
-"""Newton steps for Lambert's W, which doubles its digits in each."""
+"""Newton steps for Lambert's W; each step doubles the number of digits."""
 
 
 def _lambert(log_value: Array) -> Array:
@@ -346,14 +347,14 @@ def _lambert(log_value: Array) -> Array:
 
 
 def _named(argument: str, given: Any, subject: str | None = None) -> str:
-    """An argument with the subject, and with the column of a table that it is, for messages."""
+    """Name of an argument for messages, with its subject and its column of a table."""
     column = getattr(given, "name", None)
     of = "" if subject is None else f" of {subject}"
     return f"{argument}{of}" + ("" if column in (None, argument) else f", column {column!r},")
 
 
 def _in_row(argument: str, given: Any, row: int, said: Any, subjects: Sequence[str] | None) -> str:
-    """What is said of an entry, of a table by the index of its row."""
+    """Message about an entry, which names the row of a table by its index."""
     place = given.index[row] if isinstance(given, pd.Series) else row
     subject = None if subjects is None else subjects[row]
     return f"{_named(argument, given, subject)} is {said} in row {place}"
@@ -362,14 +363,14 @@ def _in_row(argument: str, given: Any, row: int, said: Any, subjects: Sequence[s
 def _value(
     argument: str, given: Any, values: np.ndarray, row: int, subjects: Sequence[str] | None
 ) -> str:
-    """What an entry is."""
+    """Description of an entry and its value, for messages."""
     if isinstance(given, pd.Series):
         return _in_row(argument, given, row, values[row], subjects)
     return f"{argument}[{row}] = {values[row]}"
 
 
 def _indicators(event: HostArrayLike, subjects: Sequence[str] | None) -> np.ndarray:
-    """Indicators of events as an array of floats; the column of a table is named."""
+    """Indicators of events as an array of floats; messages name the column of a table."""
     given = plain_array("event", event)
     missing = pd.isna(given)
     if missing.any():
@@ -387,9 +388,9 @@ def _indicators(event: HostArrayLike, subjects: Sequence[str] | None) -> np.ndar
 
 
 def check_times(time: Any, event: Any) -> None:
-    """Refuse times and events that are none, where they are known; see `read_times`."""
+    """Refuse invalid times and events, as far as they are known; see `read_times`."""
     if time is None or isinstance(time, Tracer) or isinstance(event, Tracer):
         return
-    known = ~np.isnan(np.asarray(time, float))  # unknown where they are predicted
+    known = ~np.isnan(np.asarray(time, float))  # unknown if they are predicted
     event = np.ones(known.shape) if event is None else np.asarray(event)
     read_times(np.asarray(time)[known], event[known])

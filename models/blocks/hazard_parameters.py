@@ -32,21 +32,21 @@ from .numbers import library_of
 __all__ = ["HazardParameters", "warn_of_late_rows"]
 
 _NEAR = 0.4
-"""Starts lie within so many prior deviations of the prior's centre."""
+"""Maximum distance of starts from the prior's centre, in prior standard deviations."""
 
 _CONSTANT = 1e-12
-"""Range of a covariate, relative to its size, up to which it is constant."""
+"""Range of a covariate, relative to its size, up to which it counts as constant."""
 
 
 def warn_of_late_rows(data: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> None:
-    """Warn of measures after the event, where a column looks like the clock of the times.
+    """Warn about measurements after the event, if a column looks like the clock of the times.
 
     Parameters
     ----------
     data : mapping
         Data of `joint_survival` by name.
     columns : mapping of str to tuple of str
-        Names of columns by table, of those that have some.
+        Names of columns by table, for tables that have names.
     """
     if not {"subjects", "random", "fixed"} <= data.keys():
         return
@@ -55,7 +55,7 @@ def warn_of_late_rows(data: Mapping[str, Any], columns: Mapping[str, tuple[str, 
         return  # which the model refuses
     own = groups.codes >= 0
     random, fixed = (np.asarray(data[name], float)[own] for name in ("random", "fixed"))
-    # a column that is of both kinds is judged as one of random effects
+    # a column of both kinds counts as one of random effects
     alone = ~(fixed[:, :, None] == random[:, None]).all(axis=0).any(axis=1)
     for table, values, kept in (("random", random, None), ("fixed", fixed, alone)):
         numbers = np.arange(values.shape[1]) if kept is None else np.flatnonzero(kept)
@@ -82,14 +82,14 @@ class HazardParameters(Block):
     prior : HazardPrior
     covariates : array_like, shape (num_subjects, num_covariates), or None
     random_map : array_like, shape (num_effects, num_effects)
-        Map of the random effects to those that the prior of their log hazard ratios is of.
+        Map from the random effects to those to which the prior of log hazard ratios refers.
 
     Raises
     ------
     TypeError
         If there is no `HazardPrior`.
     ValueError
-        If it has not as many numbers as there are covariates or random effects.
+        If its numbers do not match the numbers of covariates or random effects.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("level", "log_hazard_ratios", "association")
@@ -114,13 +114,14 @@ class HazardParameters(Block):
                     "number, or one for each"
                 )
         self.prior, self.covariates = prior, covariates
-        # ratios of the mapped effects have these deviations, and those of the effects themselves this factor
+        # `prior.association` has the deviations of ratios of the mapped effects; this is the factor
+        # for those of the effects themselves
         xp = library_of(prior.association, random_map)
         self.association_tril = random_map.T * xp.broadcast_to(prior.association, len(random_map))
 
     @property
     def factors(self) -> tuple[str | None, ...]:
-        """The density of the times, which has no log-factors."""
+        """None: the density of the times has no log-factors."""
         return (None,)
 
     def log_hazards(self) -> Array:
@@ -144,7 +145,7 @@ class HazardParameters(Block):
         return self.declare("association", "association", fn, ["effects"])
 
     def log_ratio(self, num_subjects: int) -> Array:
-        """Sample the ratios of covariates, and make those of the subjects, shape (num_subjects,)."""
+        """Sample the log hazard ratios of covariates; return those of the subjects, shape (num_subjects,)."""
         if self.covariates is None:
             return jnp.zeros(num_subjects)
         with numpyro.plate("covariates", jnp.shape(self.covariates)[1]):
@@ -153,7 +154,7 @@ class HazardParameters(Block):
         return (jnp.asarray(self.covariates) - jnp.asarray(self.prior.origin)) @ slopes
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
-        """Coordinates in units of the prior, which are those of the columns; plain ones if it is sampled."""
+        """Coordinates in units of the prior, which match the columns; unscaled if the prior is sampled."""
         prior = self.prior
         if not prior.is_known:
             return bijector
@@ -167,7 +168,7 @@ class HazardParameters(Block):
         return ComposeTransform([bijector, AffineTransform(place, scale)])
 
     def check(self, name: str, value: Any) -> None:
-        """Warn of an origin that is further from the covariates than these lie apart."""
+        """Warn about an origin whose distance from the covariates exceeds their range."""
         if self.covariates is None or any(map(is_traced, (self.covariates, self.prior.origin))):
             return
         rows = np.asarray(self.covariates, float)
@@ -183,7 +184,7 @@ class HazardParameters(Block):
             )
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Whether covariates are constant, or depend on one another."""
+        """Say that covariates are constant, or depend on one another."""
         if self.covariates is None or is_traced(self.covariates):
             return None
         rows = np.asarray(self.covariates, float)
@@ -200,7 +201,7 @@ class HazardParameters(Block):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """The centre of the prior, and points near it; any points where the prior is sampled."""
+        """The centre of the prior, and points near it; arbitrary points if the prior is sampled."""
         if not self.prior.is_known:
             return {}
         prior, rng = jax.tree.map(np.asarray, self.prior), np.random.default_rng(seed)

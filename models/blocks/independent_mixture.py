@@ -1,4 +1,4 @@
-"""NumPyro's own mixtures, whose labels nothing ties, under the protocol of collapsed latents."""
+"""NumPyro's own mixtures, whose labels are independent, under the protocol of collapsed latents."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["IndependentMixture", "as_collapsed"]
 
 
 class IndependentMixture(FiniteMixture):
-    """NumPyro's mixtures under the protocol: labels of all points, independent of one another.
+    """NumPyro's mixtures as a `FiniteMixture`, with independent labels of all points.
 
     Parameters
     ----------
     mixture : MixtureSameFamily or MixtureGeneral
     shape : tuple of int
-        Of the points, which are numbered along it.
+        Shape of the points, which are numbered in this order.
     """
 
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("mixture",)
@@ -38,7 +38,7 @@ class IndependentMixture(FiniteMixture):
 
     @property
     def labels(self) -> LinkedCategorical:  # type: ignore[override]
-        """Labels with the mixing weights of the mixture, of all points or of each, and no links."""
+        """Labels without links, with the mixing weights of the mixture: shared, or one set per point."""
         logits = self.mixture.mixing_distribution.logits
         log_weights = jax.nn.log_softmax(logits, axis=-1)
         if jnp.ndim(logits) > 1:
@@ -57,7 +57,7 @@ class IndependentMixture(FiniteMixture):
         return prod(self.points)
 
     def links(self) -> None:
-        """It takes none."""
+        """None: these mixtures take no links."""
 
     @property
     def support(self) -> Any:
@@ -65,7 +65,7 @@ class IndependentMixture(FiniteMixture):
         return self.mixture.support
 
     def log_factors(self, value: Array) -> dict[str, Array]:
-        """Log densities ``unary`` (num_points, num_clusters) beside factors of labels without links."""
+        """Log densities ``unary`` (num_points, num_clusters), and the factors of labels without links."""
         joint = self.mixture.component_log_probs(value)
         joint = joint.reshape(-1, joint.shape[-1])
         factors = self.log_factors_of_labels()
@@ -93,14 +93,14 @@ def _unlinked(num_points: int) -> LabelGraph:
 
 
 def as_collapsed(fn: Any, value: Any = None) -> Collapsed | None:
-    """Distribution of a site under the protocol; None if it integrates nothing out.
+    """Distribution of a site as a `Collapsed`; None if it has no latent variables.
 
     Parameters
     ----------
     fn : Distribution
-        Of an observed site; freed of the expansion that a plate wraps it in.
+        Distribution of an observed site; the expansion that a plate adds is removed.
     value : array, optional
-        The data, which say how many points NumPyro's mixtures are observed at.
+        The data, which determine the number of points of NumPyro's mixtures.
     """
     fn = unexpanded(fn)
     if isinstance(fn, Collapsed):

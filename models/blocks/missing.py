@@ -1,4 +1,4 @@
-"""What values of data with missing ones are."""
+"""The support of data with missing values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["RealOrMissing"]
 
 
 class RealOrMissing(constraints.Constraint):
-    """Real numbers, and NaN for what is not known."""
+    """Real numbers, and NaN for missing values."""
 
     def __call__(self, x: ArrayLike) -> Array:
         """Whether values are real or missing."""

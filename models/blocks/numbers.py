@@ -1,4 +1,4 @@
-"""Options that are made of numbers, which may be arguments of programs, and what computes with them."""
+"""Options that are made of numbers, which may be arguments of compiled programs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["library_of", "pytree_of_numbers"]
 
 
 def library_of(*values: Any) -> Any:
-    """JAX's NumPy where a value is traced, else NumPy, for which no program need be compiled."""
+    """JAX's NumPy if a value is traced, else NumPy, which needs no compilation."""
     return jnp if any(map(is_traced, values)) else np
 
 
 def pytree_of_numbers[Kind](kind: type[Kind]) -> type[Kind]:
-    """Make a pytree of a frozen data class, so that its numbers can be arguments of programs; see `Held`.
+    """Register a frozen data class as a pytree, so that programs take its numbers as arguments; see `Held`.
 
-    Leaves are the fields that its constructor takes, plain numbers as arrays; the others are static. The
-    values are checked where the constructor is called, and not again where JAX puts others in their place.
+    Leaves are the fields that its constructor takes, with plain numbers as arrays; other fields are
+    static. The constructor checks the values; they are not checked again when JAX replaces them.
     """
     given = {one.name: one.init for one in fields(kind)}  # type: ignore[arg-type]
     leaves, static = ([n for n in given if given[n] is kept] for kept in (True, False))

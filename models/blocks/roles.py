@@ -40,24 +40,26 @@ _KINDS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class Chosen:
-    """In the annotation of a table or an option: how it is chosen where it is left out.
+    """In the annotation of a table or an option: how it is chosen if it is left out.
 
-    A fit chooses it once; data that are left out later are those of the fit, and its options stay.
+    A fit chooses it once. Data that are left out later are those of the fit, and its options are
+    kept.
 
     Attributes
     ----------
     choose : callable
-        ``choose(data, options)``, given the other data and the options of the model, returns an array for
-        a table, a value for an option; None where the model needs none. An option is chosen by the data
-        that were given, without those that were chosen.
+        ``choose(data, options)`` takes the other data and the options of the model. It returns an
+        array for a table and a value for an option, or None if the model needs none. Options are
+        chosen from the given data, without the chosen ones.
     check : callable or None
-        ``check(data)`` refuses, or warns of, data that do not suit a table that was not chosen from them:
-        one that was given, or that of the fit.
+        ``check(data)`` refuses, or warns about, data that do not suit a table that was not chosen
+        from them (a given table, or that of the fit).
     suit : callable or None
-        ``suit(value, data)`` refuses, or warns of, new data that do not suit the value of an option.
+        ``suit(value, data)`` refuses, or warns about, new data that do not suit the value of an
+        option.
     say : callable or None
-        ``say(value, names)`` is what the status of a fit says of the value of an option, given the names of
-        features, without a full stop; None if nothing.
+        ``say(value, names)`` returns what the status of a fit reports about the value of an option,
+        given the names of features, without a full stop; None if nothing.
     """
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
@@ -68,14 +70,14 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Checked:
-    """In the annotation of data: what is said of them beside the other data, before a fit or a prediction.
+    """In the annotation of data: a check of these and other data, before a fit or a prediction.
 
     Attributes
     ----------
     check : callable
         ``check(data)``, given all data and options by name, refuses or warns.
     with_columns : bool
-        Whether it is ``check(data, columns)``, given the names of columns by table as well.
+        Whether the call is ``check(data, columns)``, with the names of columns by table.
     """
 
     check: Callable[..., None]
@@ -86,22 +88,22 @@ class Checked:
 class Held:
     """In the annotation of an option: its arrays are arguments of programs, not constants in them.
 
-    Fits that differ in the numbers of such an option alone share their programs. Values are sequences of
-    numbers, or pytrees of arrays; others are constants. Inside a program the arrays are traced: a model
-    cannot branch on them, nor give them to what has to know numbers, such as the maps of another
-    `EffectsPrior`.
+    Fits that differ only in the numbers of such an option share their programs. Values are
+    sequences of numbers, or pytrees of arrays; other values are constants. Inside a program the
+    arrays are traced: a model cannot branch on them, nor pass them to code that needs concrete
+    numbers, such as the maps of another `EffectsPrior`.
     """
 
 
 @dataclass(frozen=True)
 class Like:
-    """In the annotation of a table, or of partial labels: an option was learned from its columns or classes.
+    """In the annotation of a table or partial labels: an option was learned from the columns or classes.
 
     Attributes
     ----------
     option : str
-        Its value says the names of the columns as ``feature_names``, None if they had none, and numbers
-        known classes by ``numbered(labels, name)``.
+        Name of this option. Its value has the names of the columns as ``feature_names``, None
+        without names, and numbers known classes by ``numbered(labels, name)``.
     """
 
     option: str
@@ -109,22 +111,22 @@ class Like:
 
 @dataclass(frozen=True)
 class Missing:
-    """In the annotation of a table: values may be missing, NaN, and the model integrates them out."""
+    """In the annotation of a table: values may be missing (NaN), and the model integrates them out."""
 
 
 @dataclass(frozen=True)
 class Omissible:
-    """In the annotation of an optional table: new rows may lack it although those of the fit have it."""
+    """In the annotation of an optional table: new rows may lack it even if rows of the fit have it."""
 
 
 @dataclass(frozen=True)
 class OwnFrame:
-    """In the annotation of a table: the rows of each group lie in a frame whose place and unit say nothing.
+    """In the annotation of a table: rows of each group have a frame with arbitrary location and unit.
 
     Attributes
     ----------
     groups : str
-        Argument that says the groups.
+        Argument that holds the groups.
     """
 
     groups: str
@@ -132,49 +134,50 @@ class OwnFrame:
 
 @dataclass(frozen=True)
 class KernelFeatures:
-    """In the annotation of a table: columns are features of a kernel, which may vanish at nearly all rows.
+    """In the annotation of a table: columns are kernel features, which may vanish at nearly all rows.
 
-    Rows, and not single values, are then compared with one another, by their length.
+    Rows, instead of single values, are then compared with one another by their length.
     """
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """In the annotation of a number of clusters: they may be more than points, and hold none."""
+    """In the annotation of a number of clusters: it may exceed the number of points; some may be empty."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What an argument of a model is.
+    """Role of an argument of a model.
 
     Attributes
     ----------
     name : str
     kind : {"table", "links", "groups", "labels", "sets"}
     dims : tuple of str
-        Named dimensions. A dimension that is named after an argument of kind "groups" runs over
-        its groups; "..." stands for any further ones.
+        Named dimensions. A dimension named after an argument of kind "groups" runs over its groups;
+        "..." means any further dimensions.
     required : bool
         Whether the argument has no default.
     declared : bool
-        Whether it is annotated as data; else it is data by the convention for plain models.
+        Whether it is annotated as data; otherwise it is data by the convention for plain models.
     otherwise : str
-        Dimension of links where their own runs over groups that are left out; empty for none.
+        Dimension of links if their own dimension runs over groups that are left out; empty for
+        none.
     chosen : Chosen or None
     checked : Checked or None
     missing : bool
         Whether values of a table may be missing; see `Missing`.
     omissible : bool
-        Whether new rows may lack a table that those of the fit have; see `Omissible`.
+        Whether new rows may lack a table that rows of the fit have; see `Omissible`.
     like : str
-        Option whose columns or classes these are, empty for none; see `Like`.
+        Option that was learned from these columns or classes, empty for none; see `Like`.
     own_frame : str
-        Argument whose groups of rows lie in a frame each, empty for none; see `OwnFrame`.
+        Argument whose groups of rows each have a frame, empty for none; see `OwnFrame`.
     of_kernel : bool
         Whether columns are features of a kernel; see `KernelFeatures`.
     whole : bool
-        Whether integers of a table stay integers, which may be categories or indices: in the user's own
-        models, unless jaxtyping says ``Float``.
+        Whether integers of a table stay integers, because they may be categories or indices. This
+        holds in the user's own models, unless jaxtyping says ``Float``.
     """
 
     name: str
@@ -197,7 +200,7 @@ class Role:
         data: typing.Mapping[str, Any],
         columns: typing.Mapping[str, tuple[str, ...]],
     ) -> None:
-        """Check data beside others and options at hand, and names of columns; see `Checked`, `Chosen`."""
+        """Check data together with other data, options and column names; see `Checked`, `Chosen`."""
         if self.name not in data:
             return
         if self.chosen is not None and self.chosen.check is not None:
@@ -206,19 +209,19 @@ class Role:
             self.checked.check(data, *[columns] * self.checked.with_columns)
 
     def runs_over(self, data: typing.Mapping[str, Any]) -> str:
-        """First dimension, given the data at hand; empty without one."""
+        """First dimension, given the present data; empty if there is none."""
         first = next(iter(self.dims), "")
         return self.otherwise if self.otherwise and data.get(first) is None else first
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Arguments of a model, data and options apart.
+    """Arguments of a model, separated into data and options.
 
     Attributes
     ----------
     data : tuple of Role
-        In the order of the signature.
+        Data in the order of the signature.
     options : tuple of str
     positional : int
         Number of data that may be passed by position.
@@ -229,7 +232,7 @@ class Signature:
     held : tuple of str
         Options whose arrays are arguments of programs; see `Held`.
     chosen : tuple of (str, Chosen)
-        Options that a fit chooses where they are left out; see `Chosen`.
+        Options that a fit chooses if they are left out; see `Chosen`.
     """
 
     data: tuple[Role, ...]
@@ -252,12 +255,13 @@ class Signature:
     def unit(self) -> str | None:
         """Dimension of the exchangeable units.
 
-        What links join, else the first groups, else the rows of the first table.
+        Units are the objects that links join, or else the first groups, or else the first table's
+        rows.
         """
         return self.unit_of(None)
 
     def unit_of(self, data: typing.Mapping[str, Any] | None) -> str | None:
-        """Dimension of the exchangeable units of some data, by default of all that there may be."""
+        """Dimension of the exchangeable units of some data; by default, of all possible data."""
         for kind in ("links", "groups", "table"):
             for role in self.of_kind(kind):
                 if kind == "groups":
@@ -269,16 +273,16 @@ class Signature:
 
 @functools.lru_cache(maxsize=256)
 def signature_of(model: Callable[..., None]) -> Signature:
-    """Read the roles of a model's arguments off its annotations.
+    """Read the roles of a model's arguments from its annotations.
 
     Data are annotated ``Annotated[type, "dimensions"]``, for instance
 
     - ``y: Annotated[ArrayLike, "rows outputs"]``, or ``Float[Array, "rows outputs"]`` of jaxtyping;
     - ``subjects: Annotated[Groups, "rows"]``, the subject that each row belongs to;
     - ``links: Annotated[Links | None, "subjects"] = None``, links between subjects;
-      ``"subjects|rows"`` for links between rows where the subjects are left out;
+      ``"subjects|rows"`` for links between rows if the subjects are left out;
     - ``anchors: Annotated[ArrayLike | None, "anchor ...", Chosen(choose)] = None``, a table that is chosen
-      by a function of the other data and the options where it is left out;
+      by a function of the other data and the options if it is left out;
     - ``known: Annotated[PartialLabels | None, "rows classes"] = None``, classes that may have names;
     - ``sets: Annotated[Sequence[ArrayLike], "rows"] = ()``, sets of row numbers.
 
@@ -326,7 +330,7 @@ def signature_of(model: Callable[..., None]) -> Signature:
 
 
 def _refuse_misspelt(data: Sequence[Role]) -> None:
-    """Refuse two dimensions whose names differ by a plural or by capitals: they would be two sizes."""
+    """Refuse dimensions whose names differ only in a plural or capitals: they would have two sizes."""
     written: dict[str, str] = {}
     for role in data:
         for dim in (*role.dims, *filter(None, [role.otherwise])):
@@ -339,12 +343,12 @@ def _refuse_misspelt(data: Sequence[Role]) -> None:
 
 
 def _is_noted(hint: Any, kind: type) -> bool:
-    """Whether an annotation holds a note of some kind."""
+    """Whether an annotation contains metadata of a given kind."""
     return any(isinstance(note, kind) for note in get_args(hint))
 
 
 def _floats(hints: typing.Mapping[str, Any]) -> list[str]:
-    """Arguments that jaxtyping says to be floats."""
+    """Arguments that jaxtyping declares as floats."""
     kinds = {name: [getattr(p, "dtypes", None) for p in _members(h)] for name, h in hints.items()}
     return [
         name
@@ -354,7 +358,7 @@ def _floats(hints: typing.Mapping[str, Any]) -> list[str]:
 
 
 def _function(model: Callable[..., None]) -> Any:
-    """Function that a model is, behind partial applications and decorators."""
+    """The underlying function of a model, without partial applications and decorators."""
     function: Any = model
     while isinstance(function, functools.partial):
         function = function.func
@@ -378,7 +382,7 @@ def _hints(model: Callable[..., None]) -> dict[str, Any]:
 
 
 def _declared(name: str, hint: Any, required: bool) -> Role | None:
-    """Role of one annotated argument, None for an option."""
+    """Role of one annotated argument; None for an option."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
         dims = next((note for note in notes if isinstance(note, str)), None)

@@ -1,7 +1,7 @@
-"""Rows of a table in equal shares, or chunks of data taken in turns, where there is a mesh of devices.
+"""Division of rows, or of chunks of data, among the devices of a mesh.
 
-`guides.engines.machine.shares` chooses that mesh. Without one, everything here calls its function once,
-with all rows.
+`guides.engines.machine.shares` chooses that mesh. Without a mesh, everything here calls its
+function once, with all rows.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Turns:
         return self.first + self.step * turn
 
     def number(self, num_chunks: Any) -> Any:
-        """How many there are of some chunks."""
+        """How many of `num_chunks` chunks this device visits."""
         return (num_chunks - self.first + self.step - 1) // self.step
 
     def most(self, num_chunks: int) -> int:
-        """How many any device visits of some chunks."""
+        """Maximum number of chunks that any one device visits."""
         return -(-num_chunks // self.step)
 
     def once(self, fn: Callable[[], Any]) -> Any:
-        """What a function returns, on the device that visits chunk 0; zeros on all others."""
+        """The value of a function on the device that visits chunk 0; zeros on all others."""
         if self.step == 1:
             return fn()
         shapes = jax.eval_shape(fn)
@@ -53,17 +53,17 @@ class Turns:
 
 
 def sum_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
-    """Sum what a function finds in each share of the rows.
+    """Sum the values of a function over the shares of the rows.
 
     Parameters
     ----------
     fn : callable
-        ``fn(rows, num_real, *shared)`` returns arrays whose sum over the shares is wanted; rows from
-        `num_real` on are spare, and must not count.
+        ``fn(rows, num_real, *shared)`` returns arrays whose sum over the shares is wanted; rows
+        from `num_real` on are padding, and must not count.
     rows : pytree of Array
         All with the same number of rows.
     *shared : pytrees of Array
-        What all shares are given.
+        Further arguments, the same for all shares.
     """
     number, total = _num_shares(), _num_rows(rows)
     if number == 1:
@@ -79,12 +79,12 @@ def sum_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
 
 
 def map_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
-    """Apply a function that treats every row alike: ``fn(rows, *shared)``, of as many rows.
+    """Apply a row-wise function ``fn(rows, *shared)``, which returns as many rows.
 
     Parameters
     ----------
     fn, rows, *shared
-        As for `sum_rows`, without the number of rows that are real.
+        As for `sum_rows`, but `fn` does not take `num_real`.
     """
     number, total = _num_shares(), _num_rows(rows)
     if number == 1:
@@ -95,20 +95,20 @@ def map_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
 
 
 def in_turns(fn: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, Any]:
-    """Visit chunks of data that lie on every device, each of which takes its turn.
+    """Visit chunks of data that every device holds; the devices share the chunks among them.
 
     Parameters
     ----------
     fn : callable
-        ``fn(turns, *shared)`` visits the chunks that `Turns` name, and returns arrays to be added up, and
-        arrays with an axis of `Turns.most` chunks in front.
+        ``fn(turns, *shared)`` visits the chunks that `Turns` name. It returns arrays to be added
+        up, and arrays with a leading axis of `Turns.most` chunks.
     *shared : pytrees of Array
 
     Returns
     -------
     sums : pytree
     kept : pytree
-        In the order of the chunks, of which there may be spare ones at the end.
+        In the order of the chunks; there may be spare chunks at the end.
     """
     number = _num_shares()
     if number == 1:
@@ -130,7 +130,7 @@ def in_turns(fn: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, Any
 
 
 def _in_shares(fn: Callable, out: PartitionSpec, rows: Any, size: int, shared: tuple) -> Any:
-    """Run a function on every device, with its share of the rows, which are padded to a given number."""
+    """Run a function on every device with its share of the rows, padded to a given number."""
     spare = size - _num_rows(rows)
     padded = jax.tree.map(lambda a: jnp.pad(a, [(0, spare), *[(0, 0)] * (a.ndim - 1)]), rows)
     specs = PartitionSpec(ROWS), PartitionSpec()
@@ -138,7 +138,7 @@ def _in_shares(fn: Callable, out: PartitionSpec, rows: Any, size: int, shared: t
 
 
 def _num_shares() -> int:
-    """Devices among which rows are divided here; one within a share."""
+    """Number of devices among which rows are divided here; one within a share."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.shape[ROWS] if ROWS in mesh.auto_axes else 1
 

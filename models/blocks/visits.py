@@ -1,4 +1,4 @@
-"""How many rows a loop over pieces of the data visits at a time."""
+"""Number of rows that a loop over pieces of the data visits at a time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import jax
 __all__ = ["at_a_time"]
 
 _TIMES = 64
-"""An accelerator takes so many pieces of a processor at once: it gains nothing from a small cache, and
-loses some microseconds with every step of a loop."""
+"""Number of a processor's pieces that an accelerator takes at once: it does not benefit from a small
+cache, and loses some microseconds with every step of a loop."""
 
 
 def at_a_time(in_cache: int) -> int:
-    """Rows of a piece, given how many of them stay in the cache of a processor.
+    """Number of rows per piece, given how many rows fit the cache of a processor.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Classes that the components of a mixture have, learned from rows whose class is known."""
+"""Classes of the components of a mixture, learned from rows of known class."""

@@ -1,4 +1,4 @@
-"""Labelled rows that say the classes of others nearby, and the composite likelihood of their classes."""
+"""Labelled rows that determine the classes of rows nearby, and their composite likelihood."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Anchors:
     points : array_like, shape (num_anchors, num_features)
     classes, clusters : array_like of int, shape (num_anchors,)
     table : array_like, shape (num_clusters, num_classes)
-        Class probabilities of the components, used for classes of which a component has no row.
+        Class probabilities of the components, used for classes without a row in the component.
     class_names : sequence of str, optional
-        Names of the classes in their order, of which there may be more.
+        Names of the classes in their order; there may be more names than classes.
     """
 
     points: ArrayLike
@@ -70,7 +70,7 @@ class Anchors:
         object.__setattr__(self, "class_names", check_class_names(self.class_names))
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
-        """The arrays alone."""
+        """Return the arrays only."""
         return (self.points, self.classes, self.clusters, self.table), None
 
     @classmethod
@@ -90,7 +90,7 @@ class Anchors:
         return Prototypes(jnp.asarray(self.points), classes, clusters, scale, table, smoothing)
 
     def log_pseudo_likelihood(self, apart: Array, scale: Array, smoothing: float) -> Array:
-        """See the function of this name; `apart` are the squared distances between these rows."""
+        """See the function of this name; `apart` holds the squared distances between these rows."""
         table = jnp.asarray(self.table)
         member = jnp.eye(len(table))[jnp.asarray(self.clusters)]
         given = apart, jnp.asarray(self.classes), member, scale, table
@@ -115,7 +115,7 @@ def conditionals(
                                 {\sum_{m \in S_j \setminus i} e^{-a_j D_{im}}}
 
     (Raghuram 2014, eqs. 2.4-2.5). These need not sum to one; with `normalise` they are divided by their
-    sum. With `smoothing` > 0 they are the proper and positive law of `Prototypes` instead.
+    sum. With `smoothing` > 0 they are replaced by the proper, positive law of `Prototypes`.
 
     Parameters
     ----------
@@ -164,8 +164,8 @@ def log_pseudo_likelihood(
 ) -> Array:
     """Log pseudo-likelihood of the classes of the anchors by component (eq. 2.6), (num_clusters,).
 
-    Parameters are those of `conditionals`. It is a composite likelihood: no joint law of the classes
-    has these conditionals in general.
+    Parameters are those of `conditionals`. It is a composite likelihood: in general, no joint law
+    of the classes has these conditionals.
     """
     given = apart, classes, member, scale, table
     found = conditionals(*given, smoothing=smoothing, normalise=normalise)

@@ -1,4 +1,4 @@
-"""Mixture whose components have classes, with the classes of some rows known."""
+"""Mixtures whose components have classes, with known classes of some rows."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
 class StatedClasses(dist.Distribution):
     """Stated classes of rows given their data, -1 in rows without a statement.
 
-    What a model simulates beside the rows: `ClassMixture` integrates classes out.
+    Models use it to simulate statements besides rows; `ClassMixture` integrates classes out.
 
     Parameters
     ----------
     probs : Array, shape (num_points, num_classes)
-        Of the statement about each row.
+        Probabilities of the statement about each row.
     told : Array of bool, shape (num_points,), optional
         Rows with a statement; all by default.
     """
@@ -69,26 +69,26 @@ class StatedClasses(dist.Distribution):
 class ClassifiedMixture(LinkedMixture):
     """Mixture with statements about the classes of its points; base of the laws of classes.
 
-    Subclasses say how the class of a point depends on its component, and maybe on its data.
+    Subclasses define how the class of a point depends on its component, and possibly on its data.
     """
 
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("stated",)
     stated: Array | None
-    """Probability of what is stated about each point given its class, (num_points, num_classes)."""
+    """Probability of the statement about each point given its class, (num_points, num_classes)."""
 
     @property
     def is_told(self) -> Array:
-        """Points of which something is stated."""
+        """Mask of the points about which something is stated."""
         assert self.stated is not None  # asked for with statements only
         return labelled_points(self.stated)
 
     @property
     def is_told_some(self) -> bool:
-        """Whether something is stated of points."""
+        """Whether anything is stated about the classes of points."""
         return self.stated is not None
 
     def told(self) -> Array | None:
-        """What is stated of each point, given its class."""
+        """Probability of the statement about each point, given its class."""
         return self.stated
 
     def untold_densities(self, value: Array) -> Array:
@@ -119,7 +119,7 @@ class ClassifiedMixture(LinkedMixture):
         value : Array
             Data of all points.
         known : PartialLabels, optional
-            The points that it states something about get classes, and no others.
+            Only points about which it states something get a class.
         label_noise : float
             See `stated_classes`.
         """
@@ -139,9 +139,9 @@ class ClassMixture(ClassifiedMixture):
 
     .. math:: p(x_i, y_i) = \sum_k \pi_k\, p(x_i | \theta_k) \sum_c \beta_{kc}\, P(y_i | c)
 
-    (Miller and Uyar 1997; Raghuram 2014, eq. 2.2). Points of which nothing is stated have the density
-    of the mixture, so that their classes cost nothing and teach the table nothing. Labels may be tied
-    by links as well.
+    (Miller and Uyar 1997; Raghuram 2014, eq. 2.2). Points without a statement have the density of
+    the mixture, so that their classes contribute nothing to the density or to the table. Labels may
+    also be tied by links.
 
     Parameters
     ----------
@@ -150,8 +150,8 @@ class ClassMixture(ClassifiedMixture):
     classes : Array, shape (num_clusters, num_classes)
         Table :math:`\beta` of P(class | component), rows on the simplex.
     stated : Array, shape (num_points, num_classes), optional
-        Probability of what is stated about a point given its class, see `stated_classes`; rows of ones
-        state nothing.
+        Probability of the statement about a point given its class, see `stated_classes`; rows of
+        ones state nothing.
     groups : Groups, optional
         See `LinkedMixture`.
     """
@@ -202,7 +202,7 @@ class ClassMixture(ClassifiedMixture):
         return super().log_factors(value) | {"log_classes": log_of(self.classes)}
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
-        """Log-factors of the labels alone, classes summed out."""
+        """Log-factors of the labels alone, with classes summed out."""
         found = super().label_factors(factors)
         told = self._log_told(factors["log_classes"])
         return found if told is None else found + told
@@ -212,7 +212,7 @@ class ClassMixture(ClassifiedMixture):
         return None if self.stated is None else log_statements(self.stated, jnp.exp(log_classes))
 
     def class_statements(self) -> tuple[Array, Array]:
-        """Probabilities of what is stated given classes, and of the classes."""
+        """Probabilities of the statements given the classes, and of the classes given the component."""
         points = self.labels.graph.num_points
         stated = jnp.ones((points, self.num_classes)) if self.stated is None else self.stated
         return stated, self.classes
@@ -241,7 +241,7 @@ class ClassMixture(ClassifiedMixture):
         return latent, jax.random.categorical(key_classes, logits)
 
     def statistic(self, latent: tuple[Any, Any]) -> dict[str, Array]:
-        """Sufficient statistics of drawn labels and classes; classes count where something is stated."""
+        """Sufficient statistics of drawn labels and classes; classes count only where stated."""
         within, classes = latent
         member = jax.nn.one_hot(within[0], self.num_clusters)
         drawn = jax.nn.one_hot(classes, self.num_classes)
@@ -251,12 +251,12 @@ class ClassMixture(ClassifiedMixture):
         return super().statistic(within) | {"log_classes": counts}
 
     def side_factors(self) -> Array | None:
-        """Log-factors of the labels that the statements are."""
+        """Log-factors of the labels due to the statements."""
         return self._log_told(log_of(self.classes))
 
 
 class NamedClassMixture(ClassMixture):
-    """`ClassMixture` whose components are told apart by their prior, so that none is renumbered."""
+    """`ClassMixture` whose prior distinguishes the components, so that they may not be renumbered."""
 
     is_exchangeable = False
 
@@ -267,17 +267,17 @@ def sample_classified(
     known: PartialLabels | None,
     label_noise: float = 0.0,
 ) -> None:
-    """Observe points and what is stated of their classes, or simulate both.
+    """Observe points and the statements about their classes, or simulate both.
 
-    Points are site ``x``. Where they are observed, what is stated of their classes is part of it; where
-    they are simulated, statements are site ``known``.
+    Points are site ``x``. If they are observed, the statements are part of this site; if they are
+    simulated, statements are site ``known``.
 
     Parameters
     ----------
     mixture : ClassifiedMixture
     x : array_like, shape (num_points, ...), or None
     known : PartialLabels, optional
-        Simulated points that it says something about get a statement, by default all.
+        Simulated points about which it states something get a statement; by default all points do.
     label_noise : float
         See `stated_classes`.
     """
@@ -290,7 +290,7 @@ def sample_classified(
 
 
 def log_statements(stated: Array, classes: Array) -> Array:
-    """Log probabilities of what is stated of points, given their components; zero where nothing is.
+    """Log probabilities of the statements about points, given their components; zero without statement.
 
     Parameters
     ----------
@@ -306,5 +306,5 @@ def log_statements(stated: Array, classes: Array) -> Array:
 
 
 def log_of(probs: Array) -> Array:
-    """Logarithm that stays finite, and is flat, where a probability is zero."""
+    """Logarithm that is finite, with zero gradient, where a probability is zero."""
     return jnp.log(jnp.maximum(probs, jnp.finfo(jnp.result_type(probs)).tiny))

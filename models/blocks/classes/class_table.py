@@ -21,10 +21,10 @@ from ..mixtures.weights import DirichletWeights
 __all__ = ["ClassTable", "class_table", "hidden_classes"]
 
 _AHEAD = 1e-6
-"""Probability by which a class is ahead of another, and that a class has which some row is known to have."""
+"""Least lead of one class over another, and least probability of a class with known rows."""
 
 _LEAST = 0.01
-"""Least concentration: below, expected logarithms of probabilities leave the range of numbers."""
+"""Least concentration; below it, expected log probabilities leave the range of floating point."""
 
 
 def class_table(
@@ -40,9 +40,9 @@ def class_table(
     ----------
     num_clusters, num_classes : int
     concentration : float, or array_like of shape (num_classes,)
-        Of each class, at least 0.01; 1 is flat.
+        Concentration of each class, at least 0.01; 1 is flat.
     name : str
-        Of the site.
+        Name of the site.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def class_table(
 class ClassTable(DirichletWeights):
     """Class probabilities of each component, shape (num_clusters, num_classes).
 
-    Rows permute with the clusters; classes have names of their own and never permute.
+    Rows are permuted with the clusters; classes have names and are never permuted.
     """
 
     factor: ClassVar[str] = "log_classes"
@@ -78,7 +78,7 @@ class ClassTable(DirichletWeights):
             return self.declare("class_table", name, self._prior, ("classes",))
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """What there is to say of classes that are predicted nowhere; see `Remarking`."""
+        """Say which classes are never predicted; see `Remarking`."""
         table = np.asarray(values["class_table"], float)
         clusters, classes = table.shape[-2:]
         hidden = hidden_classes(table) if clusters < classes else []
@@ -102,22 +102,22 @@ def _either(classes: Iterable[int]) -> str:
 
 
 def hidden_classes(table: NDArray) -> list[int]:
-    """Classes that are ahead of all others at no point, whatever the components are there.
+    """Classes that are not the most probable at any point, whatever the weights of the components.
 
-    Probabilities at a point are a mean of the rows of the table. Classes that no component has are left
-    out, since no row is known to have them.
+    Probabilities at a point are a weighted mean of the rows of the table. Classes that no component
+    has are left out, because no row is known to have them.
 
     Parameters
     ----------
     table : ndarray, shape (..., num_clusters, num_classes)
-        Leading axes are draws, of which predictions are a mean.
+        Leading axes are draws, over which predictions are averaged.
     """
     rows = table.reshape(-1, table.shape[-1])
     return [c for c, column in enumerate(rows.T) if column.max() > _AHEAD and _is_hidden(rows, c)]
 
 
 def _is_hidden(rows: NDArray, own: int) -> bool:
-    """Whether no mean of the rows, by any weights, has a class ahead: a linear program in the weights."""
+    """Whether no weighted mean of the rows has the class ahead: a linear program in the weights."""
     behind = np.delete(rows, own, axis=1).T - rows[:, own]
     if (behind < -_AHEAD).all(axis=0).any():
         return False

@@ -1,4 +1,4 @@
-"""Mixture whose labelled rows are in given components and vote on the classes of others."""
+"""Mixture in which labelled rows belong to given components and vote on the classes of others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["NeighbourMixture", "anchor_distances", "assigned_mixture"]
 
 
 def anchor_distances(anchors: Anchors) -> tuple[Array, Array]:
-    """Squared distances between anchors, and the logarithm of the median one to the nearest other."""
+    """Squared distances between anchors, and the log of the median one to the nearest other anchor."""
     return _distances(jnp.asarray(anchors.points))
 
 
@@ -40,7 +40,7 @@ def _distances(points: Array) -> tuple[Array, Array]:
 
 
 def _assigned_factors(assigned: ArrayLike, num_clusters: int) -> Array:
-    """Log-factors that hold points in their components, shape (num_points, num_clusters); -1 is free."""
+    """Log-factors that fix points to components, shape (num_points, num_clusters); -1 is unassigned."""
     given = jnp.asarray(assigned)[:, None]
     return jnp.where((given >= 0) & (given != jnp.arange(num_clusters)), FORBIDDEN, 0.0)
 
@@ -48,7 +48,7 @@ def _assigned_factors(assigned: ArrayLike, num_clusters: int) -> Array:
 def assigned_mixture(
     labels: LinkedCategorical, components: dist.Distribution, assigned: ArrayLike
 ) -> LinkedMixture:
-    """Distribution of all points, some of which belong to given components; it has no classes."""
+    """Distribution of all points, some of them assigned to given components; it has no classes."""
     log_side = _assigned_factors(assigned, labels.log_weights.shape[-1])
     return LinkedMixture(labels, components, log_side)
 
@@ -101,13 +101,13 @@ class NeighbourMixture(LinkedMixture):
         return NeighbourMixture(labels, components, self.anchors, assigned)
 
     def class_probabilities(self, value: Array) -> Array:
-        """Probabilities of classes by rule B (eq. 2.16); labelled points keep theirs."""
+        """Probabilities of classes by rule B (eq. 2.16); labelled points keep their class."""
         found = self.anchors.class_probabilities(value, self.responsibilities(value))
         told = self.told()
         return found if told is None else jnp.where(self._is_anchor[:, None], told, found)
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
-        """Say where the units of the features decide which labelled points are near."""
+        """Say that the units of the features determine which labelled points are near."""
         return remark_on_units(name, np.asarray(value, float))
 
     @property
@@ -116,7 +116,7 @@ class NeighbourMixture(LinkedMixture):
 
     @property
     def _place(self) -> Array:
-        """Number of each labelled point among the anchors; any for the others."""
+        """Number of each labelled point among the anchors; arbitrary for other points."""
         return jnp.clip(jnp.cumsum(self._is_anchor) - 1, 0, len(self.anchors.classes) - 1)
 
     def told(self) -> Array | None:

@@ -17,10 +17,11 @@ __all__ = ["PartitionedClasses"]
 
 
 class PartitionedClasses(PartitionedMixture):
-    r"""Data of all points; a known class moves the space around its point, not the point alone.
+    r"""Data of all points; a known class affects the space around its point, not only the point.
 
-    The law is that of `ClassMixture` with components of one class each, and its log density is bounded
-    from below by factors :math:`q_i = \text{softmax}(\psi(x_i))` that all points share:
+    The law is that of `ClassMixture` with components of one class each. Its log density is bounded
+    from below by factors :math:`q_i = \text{softmax}(\psi(x_i))`, with discriminants that all
+    points share:
 
     .. math:: \sum_{ik} q_{ik} \log \frac{\pi_k p(x_i | \theta_k)\, P(y_i | c_k)}{q_{ik}}
 
@@ -36,7 +37,7 @@ class PartitionedClasses(PartitionedMixture):
     rule : Rule
         Discriminants of points.
     classes : Array, shape (num_components, num_classes)
-        One where a component belongs to a class, else zero.
+        One if a component belongs to a class, else zero.
     stated : Array, shape (num_points, num_classes), optional
         See `ClassMixture`.
     """
@@ -72,7 +73,7 @@ class PartitionedClasses(PartitionedMixture):
         return jnp.shape(self.classes)[1]
 
     def told_of_classes(self) -> Array | None:
-        """Probability of what is stated of each point given its class, whose components are the labels."""
+        """Probability of the statement about each point given its class; labels are the components."""
         told = self.told()
         return None if told is None else (told[:, :, None] * self.classes).max(axis=1)
 

@@ -1,4 +1,4 @@
-"""Prototypes of classes and their scales, as sites that know their units and where to start."""
+"""Prototypes of classes and their scales, as sites with units and starting values."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = ["PrototypeSites", "class_prototypes", "prototype_prior", "prototype_t
 def prototype_table(
     prototypes: ArrayLike | Sequence[tuple[int, int]], num_clusters: int, num_classes: int
 ) -> tuple[Array | NDArray, Array | NDArray]:
-    """Component and class of every prototype, as two arrays; traced ones are not looked at.
+    """Component and class of every prototype, as two arrays; traced arrays are not checked.
 
     Raises
     ------
     TypeError, ValueError
-        If these are no pairs in range.
+        If these are not pairs in range.
     """
     check_integer("num_classes", num_classes)
     if isinstance(prototypes, Tracer):
@@ -78,14 +78,15 @@ def class_prototypes(
 ) -> Prototypes:
     """Sample prototypes, shape (num_prototypes, num_features), and a scale for each component.
 
-    Components without prototypes have the shares that the classes have among the labelled rows of the fit.
+    Components without prototypes have the class shares of the labelled rows of the fit.
 
     Parameters are those of `pfgl`; scales are sampled as logarithms.
 
     Raises
     ------
     TypeError, ValueError
-        If `prototypes` are no pairs in range, or leave a labelled row no class, without `label_noise`.
+        If `prototypes` are not pairs in range or, without `label_noise`, leave no class for a
+        labelled row.
     """
     clusters, classes = prototype_table(prototypes, num_clusters, num_classes)
     known = None if known is None else as_partial_labels(known)
@@ -108,7 +109,7 @@ def _refuse_classless(
     num_clusters: int,
     num_classes: int,
 ) -> None:
-    """Refuse rows that can have none of the classes of prototypes; traced values are not looked at."""
+    """Refuse rows that admit none of the prototypes' classes; traced values are not checked."""
     if known is None or any(isinstance(v, Tracer) for v in (known.values, clusters, classes)):
         return
     if len(np.unique(clusters)) < num_clusters:
@@ -123,14 +124,14 @@ def _refuse_classless(
 
 
 def prototype_prior(prior: GaussianPrior, num_clusters: int) -> tuple[Array, Array]:
-    """Centre and deviation of prototypes: twice that of the data according to a prior of components."""
+    """Centre and standard deviation of prototypes: twice that of the data under a components' prior."""
     scale = jnp.asarray(prior.scale)
     inside = jnp.sqrt(jnp.diagonal(scale))
     return jnp.asarray(prior.mean), 2 * inside * num_clusters ** (1 / len(scale))
 
 
 class PrototypeSites(Block):
-    """Prototypes and scales; engines move them numerically."""
+    """Prototypes and scales, which engines update numerically."""
 
     factor: ClassVar[str] = "log_side"
     roles: ClassVar[tuple[str, ...]] = ("prototype", "prototype_log_scale")
@@ -181,11 +182,11 @@ class PrototypeSites(Block):
         return ComposeTransform([bijector, units])
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
-        """Say where the units of the features decide which prototypes are near."""
+        """Say that the units of the features determine which prototypes are near."""
         return remark_on_units(name, np.asarray(value, float))
 
     def code_length(self, role: str) -> float:
-        r"""Half a log number of labelled rows a real parameter, and component and class of each prototype.
+        r"""Half a log number of labelled rows per parameter, plus each prototype's component and class.
 
         .. math:: P\,(\tfrac d2 \log N_l + \log C + \log L) + \tfrac L2 \log N_l
 

@@ -1,4 +1,4 @@
-"""Classes that depend on where in its component a point lies: soft nearest prototypes."""
+"""Classes that depend on a point's location within its component: soft nearest prototypes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Prototypes(NamedTuple):
                                     {\sum_{l \in j} k_l(x) + \epsilon \max_l k_l(x)}, \qquad
               k_l(x) = e^{-a_j \|x - s_l\|^2}
 
-    With :math:`\epsilon = 0` it is (2.17). A component without prototypes has its :math:`\beta`, if
-    :math:`\epsilon > 0`. Infinite scales are the hard nearest prototype, scales of
-    zero the shares of the classes among the prototypes.
+    With :math:`\epsilon = 0` it is (2.17). A component without prototypes has the probabilities
+    :math:`\beta` if :math:`\epsilon > 0`. Infinite scales give the hard nearest prototype; scales
+    of zero give the shares of the classes among the prototypes.
 
     Attributes
     ----------
@@ -35,11 +35,11 @@ class Prototypes(NamedTuple):
     scale : Array, shape (num_clusters,)
         :math:`a_j`, one over a squared distance.
     table : Array, shape (num_clusters, num_classes)
-        :math:`\beta`; of it only the shape counts where `smoothing` is 0.
+        :math:`\beta`; only its shape is used if `smoothing` is 0.
     smoothing : float, or Array of shape () or (num_clusters,)
         :math:`\epsilon`, at least 0.
     live : Array of bool, shape (num_prototypes,), or None
-        Prototypes that there are; others only fill up the arrays.
+        Mask of the actual prototypes; the others are padding.
     """
 
     points: Array
@@ -52,7 +52,7 @@ class Prototypes(NamedTuple):
 
     def log_kernels(self, x: Array) -> Array:
         """Log kernel of each prototype at each point, shape (num_points, num_prototypes)."""
-        centre = lax.stop_gradient(self.points.mean(axis=0))  # so that the products do not cancel
+        centre = lax.stop_gradient(self.points.mean(axis=0))  # to avoid cancellation
         x, points = x - centre, self.points - centre
         square = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(points**2, axis=1)
         apart = jnp.maximum(square - 2 * x @ points.T, 0.0)
@@ -81,7 +81,7 @@ class Prototypes(NamedTuple):
         return found + (member * jnp.exp(smooth - below)) @ self.table
 
     def _smooth(self, logs: Array) -> Array:
-        """Log of what smoothing adds below, shape (num_points, num_clusters)."""
+        """Log of the smoothing term in the denominator, shape (num_points, num_clusters)."""
         most = jax.ops.segment_max(logs.T, self.clusters, len(self.scale)).T
         nearest = jnp.where(jnp.isfinite(most), most, 0.0)
         return jnp.log(jnp.asarray(self.smoothing, logs.dtype)) + nearest
@@ -97,13 +97,13 @@ class Prototypes(NamedTuple):
 
 
 def without_prototypes(clusters: Array, num_clusters: int, live: Array | None = None) -> Array:
-    """One for components without any prototype, else zero: smoothing by which they have their table."""
+    """Smoothing of one for components without prototypes, which then have their table; else zero."""
     counted = jnp.ones(len(clusters)) if live is None else live.astype(float)
     return (jax.ops.segment_sum(counted, clusters, num_clusters) == 0).astype(float)
 
 
 def log_add(one: Array, other: Array) -> Array:
-    """`jnp.logaddexp` with slopes of zero, not NaN, where both are minus infinity."""
+    """`jnp.logaddexp` with gradients of zero, not NaN, where both are minus infinity."""
     most = lax.stop_gradient(jnp.maximum(one, other))
     most = jnp.where(jnp.isfinite(most), most, 0.0)
     total = jnp.exp(one - most) + jnp.exp(other - most)
@@ -112,7 +112,7 @@ def log_add(one: Array, other: Array) -> Array:
 
 
 class PrototypeMixture(ClassifiedMixture):
-    r"""Data of all points with labels summed out, and classes by the nearest prototype of the component.
+    r"""Data of all points with labels summed out, and classes by the component's nearest prototype.
 
     .. math:: p(x_i, y_i) = \sum_j \pi_j\, p(x_i | \theta_j) \sum_c P(c \mid j, x_i)\, P(y_i | c)
 

@@ -1,4 +1,4 @@
-"""Components and weights of a mixture that start where those of a source are."""
+"""Components and weights of a mixture that start at those of a source."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .source_worth import SourceWorth, source_worth, trusted
 __all__ = ["FreeSourceWeights", "SourceComponents", "SourceWeights", "resolve_shift"]
 
 _REACH = 2.0
-"""Standard deviations in which means are moved for further starts (Raghuram 2014, section 4.3)."""
+"""Range, in standard deviations, of moved means in further starts (Raghuram 2014, section 4.3)."""
 
 _MUCH = 0.25
-"""Share of the rows that may change class without support by known ones."""
+"""Share of the rows that may change class without support by known classes."""
 
 _UNITS = 100.0
-"""Ratio of the spreads of a feature in both domains from which on it is probably in another unit."""
+"""Ratio of a feature's spreads in both domains from which on its units probably differ."""
 
 _FORMS = ("full", "diagonal")
 
@@ -52,18 +52,18 @@ def resolve_shift(
     source : SourceMixture
     x : array_like, shape (num_points, num_features), or None
     worth : array_like, shape (num_components,), optional
-        For "source" alone; by default that of `source_worth`, or one point where there are no rows.
+        For "source" only; by default that of `source_worth`, or one point if there are no rows.
     weights_worth : array_like, shape (), optional
-        The same for all weights together; by default that of `source_worth`, or of `worth` if it is given.
+        The same for all weights together; by default that of `source_worth`, or `worth` if given.
     known : PartialLabels, optional
     strength : float
-        Of the known classes; see `chosen_worth`.
+        Strength of the known classes; see `chosen_worth`.
 
     Raises
     ------
     TypeError, ValueError
-        For something else than a source or a shift, a flat prior to simulate from, or a worth that the
-        shift makes nothing of.
+        For anything but a source or a shift, for simulation from a flat prior, or for a worth that
+        the shift does not use.
     """
     if not isinstance(source, SourceMixture):
         raise TypeError(
@@ -106,7 +106,7 @@ def resolve_shift(
 
 
 class SourceComponents(GaussianComponents):
-    """Gaussians that start at those of a source, the means of further starts in a box around them.
+    """Gaussians that start at those of a source; further starts have means in a box around them.
 
     Parameters
     ----------
@@ -119,12 +119,12 @@ class SourceComponents(GaussianComponents):
     known : PartialLabels, optional
         Classes of the rows, by which the components are compared with the source; see `remark`.
     strength : float
-        Log-odds that they are right.
+        Log-odds that these classes are right.
 
     Raises
     ------
     ValueError
-        For another form of covariances, or data of another number of features.
+        For another form of covariances, or data with another number of features.
     """
 
     remedy: ClassVar[str] = (
@@ -163,12 +163,12 @@ class SourceComponents(GaussianComponents):
         self.worth = shift.worth if isinstance(shift, WorthPrior) else None
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say where the rows do not support the move, by how the source classifies them as it is."""
+        """Say that the rows do not support the move, compared with the classes under the unmoved source."""
         given = self.rows, None if self.known is None else self.known.values, self.source.mean
         if self.rows is None or any(isinstance(one, Tracer) for one in given):
             return None
         roles = ("mixing_weights", "location", "spread")
-        if any(role not in values for role in roles):  # given, or of a prior of the user's
+        if any(role not in values for role in roles):  # given, or under a prior of the user
             return _in_other_units(self.source, np.asarray(self.rows))
         weights, mean, spread = (np.mean(values[role], axis=(0, 1)) for role in roles)
         if self.covariance == "diagonal":
@@ -177,7 +177,7 @@ class SourceComponents(GaussianComponents):
         try:
             owner = self.source.component_class
             moved = SourceMixture(weights / weights.sum(), mean, spread, owner)
-        except ValueError:  # collapsed, which the status says
+        except ValueError:  # collapsed, which the status reports
             return None
         rows = np.asarray(self.rows)
         return (
@@ -189,7 +189,7 @@ class SourceComponents(GaussianComponents):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Means of the source first, then others around them; covariances of the source."""
+        """Means of the source, then others around them, with the covariances of the source."""
         spread = self.source.covariance
         if self.covariance == "diagonal":
             spread = np.diagonal(spread, axis1=1, axis2=2)
@@ -197,7 +197,7 @@ class SourceComponents(GaussianComponents):
 
 
 def _in_other_units(source: SourceMixture, rows: NDArray) -> str | None:
-    """A sentence if a feature spreads far wider in one domain than in the other."""
+    """A remark if a feature has a far larger spread in one domain than in the other."""
     if len(rows) < 2:  # which have no spread
         return None
     apart = source.mean - source.weights @ source.mean
@@ -215,7 +215,7 @@ def _in_other_units(source: SourceMixture, rows: NDArray) -> str | None:
 def _unsupported(
     source: SourceMixture, moved: SourceMixture, rows: NDArray, known: PartialLabels | None
 ) -> str | None:
-    """A sentence if known classes speak against a move, or do not speak for one that changes much."""
+    """A remark if known classes contradict a move, or do not support a move that changes much."""
     guesses = [one.predict_proba(rows).argmax(axis=1) for one in (source, moved)]
     classes = np.full(len(rows), -1) if known is None else np.asarray(known.classes)
     told = classes >= 0
@@ -237,7 +237,7 @@ def _unsupported(
 
 
 def _undecided(found: SourceWorth, worth: ArrayLike | None) -> str | None:
-    """A sentence if frequencies and a move explain the target equally well, and the worth was chosen."""
+    """A remark if frequencies and a move explain the target equally well and the worth was chosen."""
     if not found.is_doubtful or worth is None or not np.allclose(found.means, worth):
         return None
     held = f"worth=np.full({len(found.means)}, 1e6), weights_worth=0"
@@ -249,7 +249,7 @@ def _undecided(found: SourceWorth, worth: ArrayLike | None) -> str | None:
 
 
 class SourceWeights(ComponentWeights):
-    """Weights of components, under a restricted posterior of these, that start at those of a source.
+    """Weights of components that start at those of a source, under a restricted posterior.
 
     Parameters
     ----------
@@ -271,6 +271,6 @@ class SourceWeights(ComponentWeights):
 
 
 class FreeSourceWeights(SourceWeights):
-    """The same where components are summed out exactly."""
+    """`SourceWeights` for components that are summed out exactly."""
 
     factor: ClassVar[str] = "log_weights"

@@ -1,4 +1,4 @@
-"""A classifier by mixtures, as it was learned in another domain: a value to adapt from."""
+"""A mixture classifier that was learned in another domain, as the source of an adaptation."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class SourceMixture:
         object.__setattr__(self, "class_names", known)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The parameters, and the classes and names as constants."""
+        """Return the parameters, and the classes and names as constants."""
         classes = tuple(self.component_class.tolist())
         names = self.feature_names, self.class_names
         return (self.weights, self.mean, self.covariance), (classes, *names)
@@ -140,22 +140,23 @@ class SourceMixture:
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """One where a component belongs to a class, shape (num_components, num_classes)."""
+        """One if a component belongs to a class, else zero; shape (num_components, num_classes)."""
         return np.eye(self.num_classes)[self.component_class]
 
     def numbered(self, labels: PartialLabels, name: str = "labels") -> PartialLabels:
-        """Known classes by their numbers here, and with the names, if there are any.
+        """Known classes under the numbers of this source, with the names if there are any.
 
         Parameters
         ----------
         labels : PartialLabels
         name : str
-            Of the argument, for messages.
+            Name of the argument, for messages.
 
         Raises
         ------
         ValueError
-            If there are more classes, names that the source does not have, or names on one side alone.
+            If there are more classes, names that the source does not have, or names on one side
+            only.
         """
         if labels.names is not None and self.class_names is None:
             raise ValueError(
@@ -203,10 +204,10 @@ class SourceMixture:
         return best if self.class_names is None else np.array(self.class_names)[best]
 
     def moved(self, reach: float, seed: int, number: int) -> NDArray[np.float64]:
-        r"""Means to start from: those of the source, and others in a box around them.
+        r"""Starting values of the means: those of the source, and others in a box around them.
 
-        Uniform on :math:`\mu_k \pm r \sqrt{\text{diag}\,\Sigma_k}`. The thesis' section 4.3 prints
-        variances in place of standard deviations, which have another unit.
+        The others are uniform on :math:`\mu_k \pm r \sqrt{\text{diag}\,\Sigma_k}`. The thesis'
+        section 4.3 prints variances in place of standard deviations, which have another unit.
 
         Parameters
         ----------
@@ -224,13 +225,13 @@ class SourceMixture:
         return self.mean + box * np.where(np.arange(number)[:, None, None] > 0, drawn, 0.0)
 
     def __repr__(self) -> str:
-        """Sizes."""
+        """Numbers of components, classes and features."""
         each = np.bincount(self.component_class).tolist()
         return f"SourceMixture({self.num_features} features, {each} components by class)"
 
 
 def _are_positive_definite(matrices: NDArray) -> bool:
-    """Whether covariances are, whatever the units of the features."""
+    """Whether covariances are positive definite, independent of the units of the features."""
     variance = np.diagonal(matrices, axis1=-2, axis2=-1)
     if not np.isfinite(matrices).all() or not (variance > 0).all():
         return False

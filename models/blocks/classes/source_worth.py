@@ -1,4 +1,4 @@
-"""Worth of a source in points of a target domain, from how far the target has moved."""
+"""Worth of a source in points of a target domain, from the distance that the target has moved."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ _DOUBT = 3.0
 """Difference of log evidences below which neither of two explanations is preferred."""
 
 _MOVE = 6.0
-"""Log evidence from which on components move: a move by chance costs more than a small one gains."""
+"""Log evidence needed for components to move: a chance move costs more than a small one gains."""
 
 _MOST = 100.0
-"""Worth of a source from which the target has not moved, by component, in sizes of the target."""
+"""Worth per component of a source from which the target has not moved, in sizes of the target."""
 
 _STEPS = 4
-"""Worths that are tried by decade."""
+"""Number of worths tried per decade."""
 
 _CLIMB = 200
-"""Steps of EM at most, to compare the likelihoods of two explanations."""
+"""Maximum number of EM steps for the comparison of two explanations by likelihood."""
 
 _CLOSE = 0.01
-"""Rise of a log likelihood, in nats, from which on it is not climbed further."""
+"""Increase of the log likelihood, in nats, below which EM stops."""
 
 _NOISE = 0.001
-"""Probability of an error from which on stated classes say nothing about the means of classes."""
+"""Probability of an error from which on stated classes are not used for the means of classes."""
 
 
 class SourceWorth(NamedTuple):
-    """What a source is worth in points of a target, and why.
+    """Worth of a source in points of a target, and the evidence for it.
 
     Attributes
     ----------
     means : ndarray, shape (num_components,)
-        Of the means and covariances, by component; the same for all.
+        Worth of the means and covariances, by component; the same for all.
     weights : ndarray, shape ()
-        Of the weights, for all components together.
+        Worth of the weights, for all components together.
     reweighted, moved : float
-        Log evidence that only the frequencies of classes have changed, and that only components have
-        moved, above that nothing has changed; zero inside compiled programs.
+        Log evidence, relative to no change, that only the frequencies of classes have changed, and
+        that only components have moved; zero inside compiled programs.
     is_doubtful : bool
-        Whether something has changed, and neither of the two alone is to be preferred.
+        Whether something has changed, and neither of the two alone is preferred.
     """
 
     means: NDArray[np.float64] | Array
@@ -71,34 +71,37 @@ def source_worth(
 ) -> SourceWorth:
     r"""Worth of the means and of the weights of a source, by their evidence in moments of the target.
 
-    Frequencies of classes may have changed, and components may have moved. Both change the mean of the
-    target, but not in the same way its spread. With whitened rows z, in which the whole source has mean zero
-    and covariance one, and discriminant directions U, the span of the means of the classes, let t be the
-    mean over the rows of z and :math:`(U^\top z)^2`, and the mean over rows of known class of
-    :math:`U^\top (z - m_y)`, :math:`m_c` being the means of the classes. If the weights of the source have
-    the prior Dirichlet(:math:`a\, w^s`), and means :math:`\mathcal{N}(\mu^s_k, \Sigma^s_k / \kappa)`, each
-    on its own, then t is from what the source expects, to first order in the moves, at
+    Frequencies of classes may have changed, and components may have moved. Both change the mean of
+    the target, but they change its spread differently. With whitened rows z, in which the whole
+    source has mean zero and covariance one, and discriminant directions U, the span of the means of
+    the classes, let t be the mean over the rows of z and :math:`(U^\top z)^2`, and the mean over
+    rows of known class of :math:`U^\top (z - m_y)`, :math:`m_c` being the means of the classes. If
+    the weights of the source have the prior Dirichlet(:math:`a\, w^s`), and means
+    :math:`\mathcal{N}(\mu^s_k, \Sigma^s_k / \kappa)`, independently, then the deviation of t from
+    its expectation under the source is, to first order in the moves,
 
     .. math:: \Delta \sim \mathcal{N}\Bigl(0,\; S + \tfrac{1}{a + 1} G^\top (\text{diag}\, \pi - \pi
               \pi^\top) G + \tfrac1\kappa \sum_k H_k \Sigma^s_k H_k^\top + R\Bigr).
 
-    :math:`\pi` are the frequencies of the classes in the source. Row c of G is what class c expects of t, and
-    zero for rows of known class, whose distances from the means of classes do not depend on frequencies.
-    :math:`H_k` are the slopes in the mean of component k. R is the variance of the squares if covariances
-    move as well, by :math:`\kappa + 2d + 1` points. S is the covariance of sampling: that of the rows, shrunk
-    towards that of normal rows by as many rows as t has numbers, and doubled, as if the source had been
-    learned from as many rows.
+    :math:`\pi` are the frequencies of the classes in the source. Row c of G is the expectation of t
+    in class c, and zero for rows of known class, whose distances from the means of classes do not
+    depend on frequencies. :math:`H_k` are the derivatives with respect to the mean of component k.
+    R is the variance of the squares if covariances move as well, by :math:`\kappa + 2d + 1` points.
+    S is the sampling covariance: that of the rows, shrunk towards that of normal rows with a weight
+    of as many rows as t has entries, and doubled, as if the source had been learned from as many
+    rows.
 
-    The worths :math:`\kappa` and a are those of largest density, a at most :math:`K \kappa` for K components.
-    Means are held, by a worth of a hundred times all rows of the target, unless their move adds six nats to
-    what frequencies explain. Poorly fitting components do not mislead these moments as they mislead a
-    likelihood: a mixture that was fitted by maximum likelihood has the mean and the covariance of the rows of
-    each class in any case, whatever their frequencies. Only where a move alone is within three nats of the
-    largest density as well, two models of as many parameters are compared by their likelihoods: other
-    frequencies of the classes, and one translation of all components along U. Where the translation is
-    ahead, frequencies are held, and components move if the density of a move is six nats above that of no
-    change. Where all covariances are diagonal the features stand in place of U, as products of features are
-    then not those of the rows. (Own derivation. Where a is small and means are held, the fit is that of
+    The worths :math:`\kappa` and a maximise the density, with a at most :math:`K \kappa` for K
+    components. Means are held fixed, by a worth of a hundred times all rows of the target, unless
+    their move adds six nats to what frequencies explain. Poorly fitting components mislead a
+    likelihood, but not these moments: a mixture that was fitted by maximum likelihood reproduces
+    the mean and the covariance of the rows of each class in any case, whatever their frequencies.
+    Only if a move alone is also within three nats of the largest density, two models with equal
+    numbers of parameters are compared by their likelihoods: other frequencies of the classes, and
+    one translation of all components along U. If the translation is ahead, frequencies are held
+    fixed, and components move if the density of a move is six nats above that of no change. If all
+    covariances are diagonal, the features replace U, because products of features then differ from
+    those of the rows. (Own derivation. If a is small and means are held fixed, the fit is that of
     Saerens, Latinne and Decaestecker 2002, Neural Computation 14, 21-41: EM of the frequencies.)
 
     Parameters
@@ -106,7 +109,7 @@ def source_worth(
     source : SourceMixture
     x : array_like, shape (num_points, num_features)
     known : PartialLabels, optional
-        Classes of the rows, which tell a move of the means from a change of frequencies.
+        Classes of the rows, which distinguish a move of the means from a change of frequencies.
 
     Returns
     -------
@@ -129,7 +132,7 @@ def source_worth(
 
 
 class _Whitened(NamedTuple):
-    """A target and its source where the whole source has mean zero and covariance one."""
+    """A target and its source, in coordinates where the whole source has mean zero and covariance one."""
 
     rows: NDArray
     centre: NDArray
@@ -137,13 +140,13 @@ class _Whitened(NamedTuple):
     weights: NDArray
     table: NDArray
     owner: NDArray
-    """Class of each row, -1 where it is not known."""
+    """Class of each row; -1 if it is unknown."""
     axes: NDArray
     """Directions in which frequencies of classes change the spread, in columns."""
 
 
 class _Moments(NamedTuple):
-    """How far moments of the target are from the source, and what makes them differ."""
+    """Differences of the target's moments from the source, and their sources of variation."""
 
     off: NDArray
     noise: NDArray
@@ -152,7 +155,7 @@ class _Moments(NamedTuple):
     moves: NDArray
     """Their covariance if means move by one point each."""
     spreads: NDArray
-    """The same for covariances."""
+    """Their covariance if covariances move by one point each."""
 
 
 def _worth(
@@ -163,7 +166,7 @@ def _worth(
     cov: NDArray,
     x: NDArray,
 ) -> SourceWorth:
-    """See `source_worth`; all arrays known."""
+    """See `source_worth`; no array is traced."""
     owner = np.full(len(x), -1) if told is None else as_partial_labels(np.asarray(told)).classes
     white = _whitened(table, owner, weights, mean, cov, x)
     size, still = len(weights), _MOST * len(x)
@@ -256,7 +259,7 @@ def _moments(white: _Whitened) -> _Moments:
 def _evidence(
     moments: _Moments, kappa: NDArray, spare: NDArray, fewest: int
 ) -> NDArray[np.float64]:
-    """Log densities of moments by worth of the weights and of the means, above that of the last ones."""
+    """Log densities of moments by worth of weights and of means, relative to the last worths."""
     off, noise, frequencies, moves, spreads = moments
     points, total = kappa[:, None, None], spare[:, None, None] + 1
     root = np.linalg.cholesky(noise + moves / points + spreads / (points + fewest))
@@ -272,7 +275,7 @@ def _evidence(
 
 
 def _ahead(white: _Whitened) -> float:
-    """Log likelihood of other frequencies above that of one translation along the axes, both by EM."""
+    """Log likelihood of other frequencies minus that of one translation along the axes, both by EM."""
     z, centre, spread, weights, table, owner, axes = white
     roots = np.linalg.cholesky(spread)
     apart = np.linalg.solve(roots, (z - centre[:, None]).transpose(0, 2, 1))
@@ -318,12 +321,12 @@ def _ahead(white: _Whitened) -> float:
 def trusted(
     known: PartialLabels | None, strength: float, source: SourceMixture
 ) -> PartialLabels | None:
-    """Known classes, if they are right but for a small chance."""
+    """Known classes if the probability of an error is small, else None."""
     return known if noise_of_strength(strength, source.num_classes) < _NOISE else None
 
 
 def _chosen(data: Mapping[str, Any], options: Mapping[str, Any]) -> SourceWorth | None:
-    """Worth of the source where the prior depends on it, from the arguments of a model."""
+    """Worth of the source if the prior depends on it, from the arguments of a model."""
     source, shift, x = options.get("source"), options.get("shift", "source"), data.get("x")
     if (
         x is None
@@ -338,7 +341,7 @@ def _chosen(data: Mapping[str, Any], options: Mapping[str, Any]) -> SourceWorth 
 def chosen_worth(
     data: Mapping[str, Any], options: Mapping[str, Any]
 ) -> NDArray[np.float64] | Array | None:
-    """Worth of the means where the prior depends on it and none is given, from the arguments of a model.
+    """Worth of the means if the prior depends on it and none is given, from a model's arguments.
 
     Parameters
     ----------
@@ -354,7 +357,7 @@ def chosen_worth(
 def chosen_weights_worth(
     data: Mapping[str, Any], options: Mapping[str, Any]
 ) -> NDArray[np.float64] | Array | None:
-    """The same for the weights; None where the worth of the means is given, which holds for both.
+    """Worth of the weights; None if the worth of the means is given, which then applies to both.
 
     Parameters
     ----------

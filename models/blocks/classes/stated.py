@@ -21,25 +21,24 @@ __all__ = ["labelled_points", "noise_of_strength", "shares_of_classes", "stated_
 def stated_classes(
     known: PartialLabels | None, num_classes: int, label_noise: float | Array = 0.0
 ) -> Array | None:
-    r"""Probability of what is stated about each row, given its class; None where nothing is.
+    r"""Probability of the statement about each row, given its class; None without statements.
 
-    A single class y that is stated is wrong with probability e, and then any of the others:
+    A single stated class y is wrong with probability e, and then it is any of the others:
 
     .. math:: P(y \mid c) = (1 - e)\,[y = c] + \frac{e}{C - 1}\,[y \ne c]
 
-    A mask of m admissible classes has :math:`1 - e` on these and :math:`e m / (C - m)` on the others,
-    its likelihood up to a constant if a wrong mask is any other one of its size; e must be below
-    :math:`1 - m / C` then. A row of which nothing
-    is known has ones.
+    A mask of m admissible classes has :math:`1 - e` on these and :math:`e m / (C - m)` on the
+    others. This is its likelihood up to a constant if a wrong mask is any other mask of the same
+    size; e must then be below :math:`1 - m / C`. A row without a statement has ones.
 
     Parameters
     ----------
     known : PartialLabels or None
     num_classes : int
-        Classes that none of the rows is known to have count as well.
+        This number includes classes that no row is known to have.
     label_noise : float or Array, shape ()
-        e, at least 0 and less than :math:`1 - 1/C`, where statements would say nothing. One that a model
-        samples is taken as it is.
+        e, at least 0 and less than :math:`1 - 1/C`, at which statements carry no information. A
+        sampled rate is not checked.
 
     Returns
     -------
@@ -48,8 +47,8 @@ def stated_classes(
     Raises
     ------
     TypeError, ValueError
-        For a number of classes below one, a rate out of its range, also that of a mask, or classes
-        beyond their number.
+        For a number of classes below one, a rate outside its range (also that of a mask), or
+        classes beyond their number.
     """
     check_integer("num_classes", num_classes)
     most = 1.0 - 1.0 / num_classes
@@ -75,7 +74,7 @@ def stated_classes(
 
 
 def _check_masks(admissible: NDArray[np.bool_], label_noise: float) -> None:
-    """Refuse a rate of errors at which a mask would speak for the classes that it excludes."""
+    """Refuse an error rate at which a mask would favour the classes that it excludes."""
     size = admissible.sum(axis=1)
     row = int(np.argmax(np.where(size < admissible.shape[1], size, 0)))
     most = 1.0 - size[row] / admissible.shape[1]
@@ -88,14 +87,14 @@ def _check_masks(admissible: NDArray[np.bool_], label_noise: float) -> None:
 
 
 def labelled_points(stated: Array) -> Array:
-    """Points of which something is stated, shape (num_points,); see `stated_classes`."""
+    """Mask of the points with a statement, shape (num_points,); see `stated_classes`."""
     return stated.min(axis=1) < stated.max(axis=1)
 
 
 def shares_of_classes(stated: Array | None, num_classes: int) -> Array:
-    """Class probabilities of which nothing but the statements about rows is known, shape (num_classes,).
+    """Class probabilities, given the statements about rows only, shape (num_classes,).
 
-    The posterior mean of a flat Dirichlet prior, given the rows that something is stated about.
+    They are the posterior mean under a flat Dirichlet prior, given the rows with a statement.
 
     Parameters
     ----------
@@ -111,7 +110,7 @@ def shares_of_classes(stated: Array | None, num_classes: int) -> Array:
 
 
 _NO_NOISE = 1e3
-"""Log-odds whose odds of an error are zero in floating point."""
+"""Log-odds at which the odds of an error are zero in floating point."""
 
 
 def noise_of_strength(strength: float, num_classes: int) -> float:

@@ -23,14 +23,14 @@ __all__ = ["Centroids"]
 
 
 class _Normal(NamedTuple):
-    """Means of independent normals, and points behind each."""
+    """Means of independent normals, and the number of points in each."""
 
     mean: Array
     size: Array
 
 
 class Centroids(Block):
-    """Centres of clusters, shape (num_clusters, num_features), of which `scale` is known."""
+    """Centres of clusters, shape (num_clusters, num_features), with known standard deviation `scale`."""
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("location",)
@@ -82,5 +82,5 @@ class Centroids(Block):
         return {"location": cell_moments(found, self.num_clusters)[0]}
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
-        """Say where the units of the features decide which points are near."""
+        """Say that the units of the features determine which points are near."""
         return remark_on_units(name, np.asarray(value, float))

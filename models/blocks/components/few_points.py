@@ -1,4 +1,4 @@
-"""Sentences on few points: for the numbers that covariances have, and in clusters of one point."""
+"""Remarks on too few points: relative to the number of parameters, and in clusters of one point."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from numpy.typing import NDArray
 __all__ = ["MANY", "few_points", "lone_clusters"]
 
 MANY = 10
-"""Points for each cluster, on average, from which on the verdict itself names the one point of a cluster."""
+"""Average number of points per cluster from which on the verdict itself reports one-point clusters."""
 
 _PER_NUMBER = 2
-"""Points for each number of a full covariance and its mean, on average, below which there are few."""
+"""Points per parameter of a full covariance and its mean, on average, below which they are few."""
 
 _PER_FEATURE = 3
-"""Points for each feature below which there are few for one covariance: its least widths are too small."""
+"""Points per feature below which they are few for one covariance: its least widths are too small."""
 
 _PER_CLUSTER = 3
-"""Points for each cluster, on average, below which there are few for its mean and spread."""
+"""Points per cluster, on average, below which they are few for its mean and spread."""
 
 
 def few_points(num_points: int, num_cells: int, num_features: int, form: str) -> str | None:
-    """Say that points are few for Gaussians with covariances of a form; None if they are enough."""
+    """Say that there are few points for Gaussians with this form of covariance; None if there are enough."""
     if form == "full" and num_cells > 1:
         numbers = num_features * (num_features + 3) // 2
         if num_points >= _PER_NUMBER * numbers * num_cells:
@@ -50,7 +50,7 @@ def few_points(num_points: int, num_cells: int, num_features: int, form: str) ->
 
 
 def lone_clusters(sizes: NDArray) -> str | None:
-    """Say which clusters have a single point where the verdict does not; `sizes` are expected numbers."""
+    """Say which clusters have one point, unless the verdict does; `sizes` are expected numbers."""
     lone = np.flatnonzero((sizes > 0.5) & (sizes < 1.5))
     if sizes.ndim != 1 or sizes.size == 1 or not lone.size or sizes.sum() >= MANY * sizes.size:
         return None

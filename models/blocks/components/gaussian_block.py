@@ -47,12 +47,12 @@ __all__ = ["COVARIANCES", "GaussianComponents"]
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
 _FOUND = {"log_weights", "log_classes"}
-"""Log-factors of other blocks whose statistics are found in one pass with the moments."""
+"""Log-factors of other blocks whose statistics the same pass computes with the moments."""
 
 _FOUND_WITH_LINKS = {"log_weights", "pair_weights"}
 
 _SINGULAR = 1e-10
-"""A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
+"""A covariance counts as singular if its least eigenvalue, relative to the largest of all, is smaller."""
 
 
 class GaussianComponents(Block):
@@ -61,24 +61,24 @@ class GaussianComponents(Block):
     Parameters
     ----------
     shape : int or (int, int)
-        Number of clusters; or of clusters and of components in each.
+        Number of clusters; or the numbers of clusters and of components per cluster.
     num_features : int
     covariance : {"full", "tied", "diagonal", "spherical"}
-        "tied" is one covariance for all.
+        "tied" is one covariance for all clusters.
     prior : GaussianPrior, ComponentPriors or None
         None is an improper flat prior: maximum likelihood.
     names : mapping of str to str, optional
-        What to call the sites ``mean``, ``covariance`` and ``variance`` instead.
+        Other names for the sites ``mean``, ``covariance`` and ``variance``.
     from_data : bool
         Whether `prior` is `GaussianPrior.empirical` of the data at hand.
     data : array_like, shape (num_points, num_features), optional
         Their location and spread are the units in which gradients and random walks move, so that
         results do not depend on the units of the features.
     plate : str
-        Axis of Gaussians of one layer.
+        Name of the axis of a single layer of Gaussians.
     scattered : bool
-        Start from means far from those of a partition as well, and from wide covariances; see
-        `scattered_centres`. For Gaussians of one layer.
+        Whether runs also start from means far from those of a partition, and from wide covariances;
+        see `scattered_centres`. For a single layer of Gaussians.
     """
 
     factor: ClassVar[str] = "unary"
@@ -124,7 +124,7 @@ class GaussianComponents(Block):
 
     @property
     def of_dependent(self) -> str | None:  # type: ignore[override]
-        """What to do about columns that depend on one another, which make whole covariances singular."""
+        """What to do about columns that depend on one another, which make covariance matrices singular."""
         return "use prior='empirical' or covariance='diagonal'" if self._is_matrix else None
 
     def sample(self) -> dist.Distribution:
@@ -170,7 +170,7 @@ class GaussianComponents(Block):
 
     @contextmanager
     def _plates(self) -> Iterator[None]:
-        """Plate of the clusters, and inside it that of their components if they have some."""
+        """Plate of the clusters, and inside it the plate of their components if they have several."""
         if len(self.shape) == 1:
             with numpyro.plate(self.plate, self.shape[0]):
                 yield
@@ -193,7 +193,7 @@ class GaussianComponents(Block):
         return dist.Normal(loc, scale).to_event(1)
 
     def statistics(self, observation: Observation) -> Moments:
-        """Moments of each component; second ones of features apart have no cross terms."""
+        """Moments of each component; without a covariance matrix, second moments have no cross terms."""
         x = jnp.asarray(observation.value)
         if "moments" in observation.expected:
             return observation.expected["moments"]
@@ -205,12 +205,12 @@ class GaussianComponents(Block):
 
     @property
     def about(self) -> Array:
-        """Point that moments are about: the current means; of features apart their middle."""
+        """Origin of the moments: the current means, or their average without covariance matrices."""
         means = self.location.reshape(self.num_cells, self.num_features)
         return means if self._is_matrix else means.mean(axis=0)
 
     def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
-        """Whether points are alike but for links that the pass knows, and all have full Gaussians."""
+        """Whether points differ at most in links that the pass handles, and all Gaussians are full."""
         if not isinstance(fn, LinkedMixture) or fn.labels.weights_by_point or fn.groups is not None:
             return False
         graph = fn.labels.graph
@@ -223,7 +223,7 @@ class GaussianComponents(Block):
         return self._pass(fn, value, None)
 
     def batch_pass(self, fn: Any, value: Array, num_real: Array) -> tuple[Array, dict[str, Any]]:
-        """Moments of the rows of a batch that are not spare."""
+        """Moments of the rows of a batch, without padding."""
         return self._pass(fn, value, num_real)
 
     def _pass(self, fn: Any, value: Array, num_real: Array | None) -> tuple[Array, dict[str, Any]]:
@@ -244,7 +244,7 @@ class GaussianComponents(Block):
         return found.log_likelihood, slopes
 
     def _kept(self, moments: Moments, mean: Array, num_real: Array | None) -> Moments:
-        """Moments about the means; those of batches, which are added up, about one point for all batches."""
+        """Moments about the means; those of batches, which are summed, have one origin for all batches."""
         return moments if num_real is None else moments.moved(mean, self.about)
 
     def update(self, statistics: Moments, sources: Sequence[Collapsed]) -> Any:
@@ -263,7 +263,7 @@ class GaussianComponents(Block):
         return self._shaped(*family.mode(found))
 
     def improper(self) -> str | None:
-        """Say that a flat prior leaves no posterior."""
+        """Say that there is no posterior under a flat prior."""
         if self.prior is not None:
             return None
         return (
@@ -302,7 +302,7 @@ class GaussianComponents(Block):
         )
 
     def given_moments(self, mean: Array, covariance: Array) -> bool:
-        """Moments are about the mean of all data from now on, and an empirical prior is theirs."""
+        """Use the mean of all data as origin of the moments, and set an empirical prior from all data."""
         self.location = jnp.broadcast_to(mean, self.location.shape)
         if self.from_data and self.prior is not None:
             assert not isinstance(self.prior, tuple)  # priors of components are given
@@ -333,7 +333,7 @@ class GaussianComponents(Block):
                 "location": centres,
                 "spread": np.broadcast_to(spread, (num_starts, *self.spread_shape)),
             }
-        # without a prior the likelihood has no bound, and other starts lead to where it has none
+        # without a prior the likelihood is unbounded, and other starts lead to its singularities
         even = self.prior is None
         found = partitions(data, self.shape[0], seed, num_starts, isotropic=isotropic, even=even)
         mean, covariance = cell_moments(found, self.shape[0])
@@ -351,7 +351,7 @@ class GaussianComponents(Block):
         return {"location": mean.reshape(num_starts, *shapes["location"]), "spread": spread}
 
     def _cell_variance(self, data: np.ndarray) -> np.ndarray:
-        """Variance of the data, shrunk to the cell of a Gaussian."""
+        """Variance of the data, shrunk to the size of the cell of one Gaussian."""
         variance = data.var(axis=0) / self.num_cells ** (2 / self.num_features)
         return np.where(variance > 0, variance, 1e-6 * variance.mean() or 1.0)
 
@@ -364,7 +364,7 @@ class GaussianComponents(Block):
         return (*self.shape, *(size if self.covariance == "diagonal" else ()))
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
-        """First cluster whose covariance is numerically singular, each feature in its own units."""
+        """A cluster whose covariance is numerically singular, with each feature in its own units."""
         given = np.asarray(values["spread"])
         if self._is_matrix:
             variance = np.diagonal(given, axis1=-2, axis2=-1)
@@ -380,7 +380,7 @@ class GaussianComponents(Block):
         return worst, "its covariance is singular"
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say that there are few points for covariances that no prior of the user's holds together."""
+        """Say that there are few points for the covariances, unless the user has given their prior."""
         if self.num_points is None or (self.prior is not None and not self.from_data):
             return None
         found = few_points(self.num_points, self.num_cells, self.num_features, self.covariance)
@@ -393,9 +393,9 @@ class GaussianComponents(Block):
         return lone_clusters(weights[0, 0] * self.num_points) if fits else None
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
-        """Say where spheres take the units of features, and which are functions of others.
+        """Say that spheres depend on the features' units, or which features are functions of others.
 
-        The latter matter where full covariances have a prior.
+        The latter matter if full covariances have a prior.
         """
         if self.covariance == "spherical":
             return remark_on_units(name, np.asarray(value, float))
@@ -405,7 +405,7 @@ class GaussianComponents(Block):
         return remark_on_dependent(name, np.asarray(value, float), self.num_cells)
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse constant features, which say nothing about clusters."""
+        """Refuse constant features, which carry no information about clusters."""
         refuse_constant(name, np.asarray(value))
 
     def _shaped(self, mean: Array, spread: Array) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""The conjugate prior of Gaussian components, given, set from the data, or flat."""
+"""The conjugate prior of Gaussian components: given, set from the data, or flat."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _WEAK = 0.01
 """Weight, in points, of the prior mean in priors set from the data (Fraley and Raftery 2007)."""
 
 _ROUNDING = 1e-20
-"""Variance within clusters, relative to that of all points, that is zero but for rounding."""
+"""Variance within clusters, relative to that of all points, that is zero up to rounding."""
 
 _PARTITIONS = 10
-"""By k-means, of which the most probable one counts."""
+"""Number of k-means partitions, of which the most probable one is used."""
 
 
 def _floor(scatter: Any) -> Any:
-    """Ridge that keeps a scale regular where a feature is constant, or a copy of another."""
+    """Ridge that keeps a scale regular if a feature is constant or a copy of another."""
     xp = library_of(scatter)
     variance = xp.diagonal(scatter)
     typical = xp.where(variance.mean() > 0, variance.mean(), 1.0)
@@ -125,11 +125,11 @@ class GaussianPrior:
         r"""Prior under which the clusters of a k-means partition are most probable.
 
         The scale is :math:`S = (\nu - d - 1) W`, so that covariances have prior mean W, the pooled
-        covariance within the clusters; :math:`\nu`, which says how much they have in common,
+        covariance within the clusters; :math:`\nu`, which determines how similar the clusters are,
         maximises the marginal likelihood of the clusters, with their means and covariances
         integrated out (type-II maximum likelihood). Ten partitions of scaled features are tried, so
-        that units do not matter, and the one of highest marginal likelihood counts. This prior
-        regularises strongly where there are many features and few points.
+        that units do not matter, and the one with the highest marginal likelihood is used. This
+        prior regularises strongly where there are many features and few points.
 
         Parameters
         ----------
@@ -162,9 +162,9 @@ class GaussianPrior:
 
 
 def _most_probable(x: NDArray, labels: NDArray) -> tuple[float, GaussianPrior]:
-    """Log density of a partition and its points, and the prior under which it is highest.
+    """Log density of a partition and its points, and the prior that maximises it.
 
-    Up to a constant; sizes of clusters have a flat Dirichlet prior.
+    The density is up to a constant; the sizes of clusters have a flat Dirichlet prior.
     """
     num_features = x.shape[1]
     members = [x[labels == k] for k in np.unique(labels)]
@@ -172,7 +172,7 @@ def _most_probable(x: NDArray, labels: NDArray) -> tuple[float, GaussianPrior]:
     means = np.stack([rows.mean(axis=0) for rows in members])
     scatter = np.stack([(r - m).T @ (r - m) for r, m in zip(members, means, strict=True)])
     pooled, whole = scatter.sum(axis=0) / len(x), x.var(axis=0)
-    # features may be constant within clusters, but for rounding
+    # features may be constant within clusters, up to rounding
     varies = np.diag(pooled) > _ROUNDING * whole
     pooled = pooled + _floor(np.diag(np.where(varies, np.diag(pooled), whole)))
     offset = means - x.mean(axis=0)
@@ -196,7 +196,7 @@ def _most_probable(x: NDArray, labels: NDArray) -> tuple[float, GaussianPrior]:
 
 
 def _real(name: str, value: ArrayLike) -> ArrayLike:
-    """An array of real numbers; those of JAX, which may be traced, as they are."""
+    """An array of real numbers; JAX arrays, which may be traced, are returned unchanged."""
     known = isinstance(value, np.ndarray) and value.dtype.kind == "f"
     return value if known or isinstance(value, jax.Array) else real_array(name, value)
 
@@ -207,7 +207,7 @@ def _table(x: ArrayLike) -> ArrayLike:
 
 
 def _check_number(name: str, value: ArrayLike, least: float, bound: str) -> None:
-    """Refuse what is no finite number above a bound."""
+    """Refuse values that are not finite numbers above a bound."""
     if isinstance(value, jax.Array):  # learned, and kept in range by a prior of its own
         return
     known = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiu"
@@ -216,7 +216,7 @@ def _check_number(name: str, value: ArrayLike, least: float, bound: str) -> None
 
 
 def _check_numbers(mean: NDArray, scale: NDArray) -> None:
-    """Refuse numbers that are not finite, and a scale that is not symmetric, positive definite."""
+    """Refuse numbers that are not finite, and a scale that is not symmetric positive definite."""
     for name, value in (("mean", mean), ("scale", scale)):
         if not np.isfinite(value).all():
             raise ValueError(f"GaussianPrior: {name} has entries that are not finite; replace them")
@@ -244,7 +244,7 @@ def resolve_prior(
     Raises
     ------
     ValueError
-        For an unknown name, or where an empirical or flat prior has no data to look at.
+        For an unknown name, or if an empirical or flat prior has no data.
     """
     if isinstance(prior, GaussianPrior):
         return prior
@@ -259,7 +259,7 @@ def resolve_prior(
 
 
 def agreed_features(x: ArrayLike | None, prior: GaussianPrior | None) -> int:
-    """Number of features, on which data and prior must agree."""
+    """Return the number of features, on which data and prior must agree."""
     if x is None:
         assert prior is not None  # refused by `resolve_prior`
         return jnp.shape(prior.scale)[0]

@@ -1,4 +1,4 @@
-"""Centres of k-means partitions, where locations of clusters start."""
+"""Centres of k-means partitions, as starting values for the locations of clusters."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from sklearn.metrics import pairwise_distances_argmin
 __all__ = ["centres_within", "kmeans_centres", "scattered_centres", "some_rows"]
 
 _MOST_ROWS = 20_000
-"""Rows that k-means looks at."""
+"""Maximum number of rows that k-means uses."""
 
 _NOTHING = 1e-10
-"""Share of a feature's spread below which it does not vary within clusters."""
+"""Fraction of a feature's spread below which the feature counts as constant within clusters."""
 
 
 def kmeans_centres(
     data: NDArray, num_clusters: int, seed: int, num_starts: int, *, isotropic: bool = False
 ) -> tuple[NDArray, NDArray]:
-    """Centres of k-means partitions of scaled features, which do not depend on the features' units.
+    """Centres of k-means partitions of scaled features, which are independent of the features' units.
 
-    Every other partition scales features by their standard deviations, the next one by those within
-    the clusters of the partition before. Starts at random rows would find higher modes of a Gaussian
-    mixture, but spurious ones: small clusters along chance alignments of points.
+    Every other partition scales features by their standard deviations, and the next one by those
+    within the clusters of the previous partition. Starts at random rows would find higher modes of
+    a Gaussian mixture, but spurious ones: small clusters along chance alignments of points.
 
     Parameters
     ----------
     data : ndarray, shape (num_points, num_features)
     num_clusters, seed, num_starts : int
     isotropic : bool
-        Features share a unit, as under spherical covariances: every other partition is one of
-        features as they are, in place of the first kind.
+        Features share a unit, as under spherical covariances: partitions of unscaled features
+        replace those of the first kind.
 
     Returns
     -------
     centres : ndarray, shape (num_starts, num_clusters, num_features)
     scales : ndarray, shape (num_starts, num_features)
-        What the features were divided by to measure distances.
+        Divisors of the features in distances.
     """
     rng = np.random.default_rng(seed)
     data = some_rows(data, rng)
@@ -72,9 +72,9 @@ def kmeans_centres(
 def scattered_centres(
     data: NDArray, num_cells: int, seed: int, num_starts: int
 ) -> tuple[NDArray, NDArray[np.bool_]]:
-    """Centres of a k-means partition, and the same scattered by half to a whole deviation of the data.
+    """Centres of a k-means partition, plain and scattered by 0.5 to 1 standard deviations of the data.
 
-    For posteriors whose links contradict the partition that k-means finds from every start.
+    They suit posteriors whose links contradict the partition that k-means finds from every start.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def some_rows(data: NDArray, rng: np.random.Generator) -> NDArray:
 def centres_within(
     data: NDArray, centres: NDArray, scales: NDArray, num_components: int, seed: int
 ) -> NDArray:
-    """Centres of k-means inside every cell, shape (num_starts, num_clusters, num_components, d)."""
+    """Centres of k-means within every cell, shape (num_starts, num_clusters, num_components, d)."""
     out = np.repeat(centres[:, :, None], num_components, axis=2)
     for number, (centre, scale) in enumerate(zip(centres, scales, strict=True)):
         cell = _nearest(data, centre, scale)
@@ -121,6 +121,6 @@ def centres_within(
 
 
 def _nearest(data: NDArray, centres: NDArray, scale: NDArray) -> NDArray[np.int64]:
-    """Number of the nearest centre of each row; about the mean, so that squares do not cancel."""
+    """Number of the nearest centre of each row, from centred data to avoid cancellation of squares."""
     middle = data.mean(axis=0)
     return pairwise_distances_argmin((data - middle) / scale, (centres - middle) / scale)

@@ -19,12 +19,12 @@ __all__ = ["class_components", "gaussian_components", "mixture_components", "num
 
 
 def num_rows(x: ArrayLike | None, num_points: int | None) -> int:
-    """Number of points, of the data or to be simulated.
+    """Return the number of points, of the data or to be simulated.
 
     Raises
     ------
     ValueError
-        If `num_points` is missing where there are no data, or contradicts them.
+        If `num_points` is missing without data, or contradicts the data.
     """
     if x is None:
         if num_points is None:
@@ -53,15 +53,16 @@ def mixture_components(
     covariance, prior
         See `gaussian_components`, `resolve_prior`; unused if there is a `component`.
     component : callable, optional
-        Runs inside the plate ``clusters``: samples sites of its own, each once for every cluster,
-        and returns the density of a point.
+        Function that runs inside the plate ``clusters``. It samples its own sites, one value per
+        cluster, and returns the density of a point.
     names : mapping of str to str, optional
-        What to call the sites ``mean``, ``covariance`` and ``variance`` instead.
+        Other names for the sites ``mean``, ``covariance`` and ``variance``.
 
     Raises
     ------
     TypeError, ValueError
-        If `component` is no function, returns no Distribution, or not one for each cluster.
+        If `component` is not a function, or does not return a Distribution with one entry per
+        cluster.
 
     Examples
     --------
@@ -123,7 +124,7 @@ def class_components(
               \pi_m \sim \text{Dirichlet}
 
     Sites are ``component_weights`` (num_clusters, num_components), if there are several components,
-    ``mean`` (num_clusters, num_components, num_features), and covariances alike.
+    ``mean`` (num_clusters, num_components, num_features), and covariances likewise.
 
     Parameters
     ----------
@@ -131,14 +132,14 @@ def class_components(
     num_clusters, num_components : int
         Number of clusters, and of Gaussians per cluster.
     covariance, prior
-        Of the Gaussians; see `gaussian_components`, `resolve_prior`.
+        Options of the Gaussians; see `gaussian_components`, `resolve_prior`.
     concentration : float
-        Of the symmetric Dirichlet prior of the weights within a cluster.
+        Concentration of the symmetric Dirichlet prior of the weights within a cluster.
 
     Raises
     ------
     ValueError
-        If `num_components` is no integer of at least 1.
+        If `num_components` is not an integer of at least 1.
 
     References
     ----------

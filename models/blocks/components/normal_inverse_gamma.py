@@ -1,4 +1,4 @@
-"""Normal-inverse-gamma posteriors of several Gaussians, with variances by feature or one each."""
+"""Normal-inverse-gamma posteriors of Gaussians with variances by feature, or one variance each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOG_2PI = 1.8378770664093453
 class NormalInverseGamma(NamedTuple):
     """Means ~ N(mean, variance / shrinkage), variances ~ inverse gamma(shape, rate).
 
-    Variances have axes (cluster, feature); the feature axis of a spherical one has length 1.
+    Variances have axes (cluster, feature); for spherical ones the feature axis has length 1.
     """
 
     mean: Array
@@ -71,13 +71,13 @@ def update(
 ) -> NormalInverseGamma:
     r"""Posterior given the members of each cluster (Murphy 2007, section 6).
 
-    A flat prior of means and variances is the limit of no shrinkage, no rate and :math:`\nu = -3`,
-    or :math:`\nu = -(d + 2)` for one variance of d features.
+    A flat prior of means and variances is the limit of zero shrinkage, zero rate and :math:`\nu =
+    -3`, or :math:`\nu = -(d + 2)` for one variance of d features.
 
     Parameters
     ----------
     moments : Moments
-        About `about`; the second ones feature by feature, shape (num_clusters, num_features).
+        Moments about `about`; second moments are by feature, shape (num_clusters, num_features).
     about : Array, shape (num_features,)
     prior : GaussianPrior, ComponentPriors or None
         None is flat.
@@ -132,7 +132,7 @@ def expected_log_density(found: NormalInverseGamma, x: Array) -> Array:
     precision = jnp.broadcast_to(found.shape / found.rate, found.mean.shape)
     log_precision = digamma(found.shape) - jnp.log(found.rate)
     constant = jnp.broadcast_to(log_precision, found.mean.shape) - _LOG_2PI
-    # squares about the data mean, so that the product does not cancel
+    # squares about the data mean, which avoids cancellation in the product
     offset = x.mean(axis=0)
     x, mean = x - offset, found.mean - offset
     square = x**2 @ precision.T - 2 * x @ (precision * mean).T

@@ -1,4 +1,4 @@
-"""Normal-inverse-Wishart posteriors of several Gaussians, with covariances of their own or one."""
+"""Normal-inverse-Wishart posteriors of Gaussians with separate covariances, or a common one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOG_2 = 0.6931471805599453
 class NormalInverseWishart(NamedTuple):
     """Means ~ N(mean, covariance / shrinkage), covariances ~ inverse Wishart(df, scale).
 
-    One covariance for all means has `df` of shape () and `scale` of shape (d, d).
+    For a common covariance `df` has shape () and `scale` shape (d, d).
     """
 
     mean: Array
@@ -50,7 +50,7 @@ class NormalInverseWishart(NamedTuple):
 
     @property
     def tied(self) -> bool:
-        """Whether there is one covariance."""
+        """Whether all means have one common covariance."""
         return self.scale.ndim == 2
 
     @property
@@ -87,7 +87,7 @@ def update(
 ) -> NormalInverseWishart:
     r"""Posterior given the members of each cluster (Murphy 2007, section 9).
 
-    A flat prior of means and covariances is the limit of no shrinkage, no scale and
+    A flat prior of means and covariances is the limit of zero shrinkage, zero scale and
     :math:`\nu = -(d + 2)`, or :math:`-(d + 1 + K)` for one covariance of K means.
 
     Parameters
@@ -116,7 +116,7 @@ def update(
 def shrunk_moments(
     moments: Moments, mean: Array, prior: GaussianPrior | ComponentPriors | None
 ) -> tuple[Array, Array]:
-    r"""Means shrunk towards that of the prior, and what the clusters add to its scale.
+    r"""Means shrunk towards that of the prior, and the terms that clusters add to its scale.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def shrunk_moments(
         About `mean`.
     mean : Array, shape (num_clusters, num_features)
     prior : GaussianPrior, ComponentPriors or None
-        None shrinks nothing.
+        None does not shrink.
 
     Returns
     -------
@@ -222,5 +222,5 @@ def divergence_of_means(
 
 
 def _log_det(tril: Array) -> Array:
-    """Log determinants of what the Cholesky factors are of."""
+    """Log determinants of the matrices with these Cholesky factors."""
     return 2 * jnp.log(jnp.diagonal(tril, axis1=-2, axis2=-1)).sum(axis=-1)

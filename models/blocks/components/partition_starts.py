@@ -1,4 +1,4 @@
-"""Partitions of rows to start mixtures from, each other than those before, and their moments."""
+"""Distinct partitions of rows as starting values of mixtures, and their moments."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .kmeans_starts import kmeans_centres, some_rows
 __all__ = ["Partitions", "cell_moments", "partition_labels", "partitions"]
 
 _MOST_IN_SAMPLE = 2_000
-"""Rows that k-means looks at, but for the partitions of `kmeans_centres`."""
+"""Maximum number of rows that k-means uses, except for the partitions of `kmeans_centres`."""
 
 _STEPS = 10
-"""Steps of k-means there: the climb moves the rows anyway."""
+"""Steps of k-means for these partitions; the fit moves rows between cells anyway."""
 
 _MOST_PLAIN = 4
-"""Partitions of `kmeans_centres`, which are much alike and take long."""
+"""Maximum number of partitions of `kmeans_centres`, which are slow and similar to one another."""
 
 _FLAT = 1e-10
-"""Share of the variance of standardised features below which a direction does not vary."""
+"""Share of the variance of standardised features below which a direction counts as constant."""
 
 _TRIES = 20
-"""Partitions found again in a row, after which one of them is taken."""
+"""Repeated partitions in a row after which one of them is accepted."""
 
 
 class Partitions(NamedTuple):
-    """Partitions of rows.
+    """Partitions of rows, and the spread to take with each.
 
     Attributes
     ----------
@@ -40,9 +40,9 @@ class Partitions(NamedTuple):
         The data, or 20,000 rows of them.
     labels : ndarray of int, shape (num_starts, num_rows)
     plain : ndarray of bool, shape (num_starts,)
-        Those of `kmeans_centres`.
+        Whether a partition is one of `kmeans_centres`.
     wide : ndarray of bool, shape (num_starts,)
-        Those about random rows to be taken with the spread of all data.
+        Whether a partition is about random rows, to be combined with the spread of all data.
     """
 
     rows: NDArray
@@ -62,11 +62,12 @@ def partitions(
 ) -> Partitions:
     """Partitions of rows that differ in more than the numbers of their cells.
 
-    Of every eleven, the first two are those of `kmeans_centres`. The others come from k-means of half of
-    the rows (on all features, on features made uncorrelated, on random directions of these, on some of
-    the features), from joining two cells of a finer partition or cutting one of a coarser partition, and
-    from putting each row to the nearest of a few random rows. A partition that was found before is
-    replaced by another, if there is one. None depends on the units of the features.
+    Of every eleven partitions, the first two are those of `kmeans_centres`. The others come from
+    three sources: k-means of half of the rows (on all features, on decorrelated features, on random
+    directions of these, on some of the features); merging two cells of a finer partition or
+    splitting one of a coarser partition; and assigning each row to the nearest of a few random
+    rows. A partition that was found before is replaced by another, if there is one. No partition
+    depends on the units of the features.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def partitions(
     isotropic : bool
         Features share a unit; see `kmeans_centres`.
     even : bool
-        K-means of all features only, whose cells are seldom small.
+        Use k-means of all features only, whose cells are seldom small.
 
     References
     ----------
@@ -127,9 +128,10 @@ def partition_labels(
 def cell_moments(found: Partitions, num_clusters: int) -> tuple[NDArray, NDArray]:
     """Means of the cells of partitions, and covariances to start from.
 
-    Under a plain partition these are the variances of the data, shrunk to the size of a cell; under a
-    wide one the covariance of the data. Else they are those of the cells, to which the covariance of the
-    data, shrunk likewise, is added as if it were that of as many rows as features and two more.
+    For a plain partition, the covariances are the variances of the data, shrunk to the size of a
+    cell. For a wide partition, they are the covariance of the data. Otherwise they are pooled from
+    the covariance of the cell and that of the data, shrunk likewise, which counts as that of two
+    more rows than there are features.
 
     Returns
     -------
@@ -188,11 +190,11 @@ class _Table:
         return self.about_rows(self.scaled)
 
     def wide(self) -> NDArray[np.int64]:
-        """The same, to be taken with the spread of all data."""
+        """The partition of `near`, to be combined with the spread of all data."""
         return self.about_rows(self.scaled)
 
     def by_kmeans(self, table: NDArray, num_cells: int, share: float = 0.5) -> NDArray[np.int64]:
-        """Cells about the centres that k-means finds in some of the rows."""
+        """Assign rows to the nearest of the centres that k-means finds in a subset of the rows."""
         size = min(len(table), max(10 * num_cells, int(share * len(table))), _MOST_IN_SAMPLE)
         sample = table[self.rng.choice(len(table), size, replace=False)]
         if size <= num_cells:
@@ -222,7 +224,7 @@ class _Table:
         return self.by_kmeans(self.scaled[:, some], self.num_clusters)
 
     def merged(self) -> NDArray[np.int64]:
-        """A partition of one cell more, two of which are joined; the next time two others."""
+        """Merge two cells of a partition with one more cell; the next call merges two others."""
         if not self.pairs:
             self.finer = self.by_kmeans(self.scaled, self.num_clusters + 1, share=1.0)
             pairs = list(combinations(range(self.num_clusters + 1), 2))
@@ -232,7 +234,7 @@ class _Table:
         return label - (label > gone)
 
     def split(self) -> NDArray[np.int64]:
-        """A partition of one cell less, one of which is cut in two."""
+        """Split one cell of a partition with one cell fewer."""
         number = max(1, self.num_clusters - 1)
         label = (
             self.by_kmeans(self.scaled, number) if number > 1 else np.zeros(len(self.white), int)
@@ -257,7 +259,7 @@ _KINDS: tuple[Callable[[_Table], NDArray], ...] = (
     _Table.merged,
     _Table.split,
 )
-"""Where partitions come from in turn; the first two stand in for those of `kmeans_centres`."""
+"""Sources of partitions, in turn; the first two are substitutes for those of `kmeans_centres`."""
 
 
 def _nearest(table: NDArray, centres: NDArray) -> NDArray[np.int64]:
@@ -265,6 +267,6 @@ def _nearest(table: NDArray, centres: NDArray) -> NDArray[np.int64]:
 
 
 def _renumbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same partition, its cells numbered in the order of their first rows."""
+    """The same partition, with its cells numbered in the order of their first rows."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]

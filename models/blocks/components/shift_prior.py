@@ -1,4 +1,4 @@
-"""Priors of components that were known elsewhere, and have shifted since."""
+"""Priors of components that are known from a source, and have shifted in the target."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ComponentPriors(NamedTuple):
 
     @property
     def variance_df(self) -> Array:
-        """Degrees of freedom of variances of single features, as `df` has them."""
+        """Degrees of freedom of the variances of single features, which correspond to `df`."""
         return self.df
 
 
@@ -105,15 +105,16 @@ class ShiftPrior:
 
 
 class WorthPrior(NamedTuple):
-    r"""A `ShiftPrior` by numbers that may be traced: how many points the source is worth.
+    r"""A `ShiftPrior` in terms of the number of points that the source is worth, which may be traced.
 
-    With a worth :math:`\kappa` it is ``ShiftPrior(κ, 2 d + 1 + κ, a)``: means and covariances become those of
-    the source together as the worth grows, and none of the priors is improper as it vanishes.
+    A worth :math:`\kappa` gives ``ShiftPrior(κ, 2 d + 1 + κ, a)``. As the worth grows, means and
+    covariances approach those of the source together; as it vanishes, none of the priors becomes
+    improper.
 
     Attributes
     ----------
     worth : Array, shape (num_components,)
-        In points of the target by component.
+        Worth of each component, in points of the target.
     weights : Array, shape (), optional
         a, in points of all components together; by default :math:`K \kappa` for K components.
     """
@@ -135,6 +136,6 @@ class WorthPrior(NamedTuple):
 def _around(
     mean: ArrayLike, covariance: ArrayLike, shrinkage: Array, weight: Array, size: int
 ) -> ComponentPriors:
-    """Priors whose modes of the covariances are those given, which count for `weight` points."""
+    """Priors whose covariance modes are the given covariances, which count as `weight` points."""
     scale = weight[:, None, None] * jnp.asarray(covariance)
     return ComponentPriors(jnp.asarray(mean), shrinkage, weight - size - 1.0, scale)

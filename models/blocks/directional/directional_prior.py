@@ -1,4 +1,4 @@
-"""The prior of how far components on a sphere spread, given, set from the data, or flat."""
+"""The prior of the spread of components on a sphere: given, set from the data, or flat."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class DirectionalPrior:
                 object.__setattr__(self, name, value)
 
     def of_variance(self, dimension: int) -> tuple[Any, Any]:
-        """Shape and rate of the inverse gamma prior of a variance, on a sphere of some dimensions."""
+        """Shape and rate of the inverse gamma prior of a variance, on a sphere of given dimension."""
         return (self.df - dimension + 1) / 2, jnp.asarray(self.scale) ** 2 / 2
 
     @classmethod
     def empirical(cls, x: ArrayLike, num_clusters: int) -> DirectionalPrior:
-        r"""Weak prior set from the data, as `GaussianPrior.empirical` is.
+        r"""Weak prior set from the data, like `GaussianPrior.empirical`.
 
         It has Q + 2 degrees of freedom. Its squared scale, the mean of every variance, is the variance of
         the data about their mean direction, :math:`2 (1 - \bar R) / Q` with the mean resultant length
@@ -75,7 +75,7 @@ class DirectionalPrior:
         ValueError
             If all rows are the same point, or x has one column.
         """
-        # NumPy for what is no tracer, so that no program need be compiled
+        # NumPy for values that are not traced, which avoids compilation
         traced = isinstance(x, jax.core.Tracer)
         table: Any = x
         if not traced:
@@ -88,7 +88,7 @@ class DirectionalPrior:
         length = xp.linalg.norm(table, axis=1, keepdims=True)
         unit = table / xp.where(length > 0, length, 1.0)
         mean = unit.mean(axis=0)
-        # 1 - R^2 as a variance, which loses no digits where all points are near
+        # 1 - R^2 as a variance, which loses no digits if all points are close together
         variance = xp.square(unit - mean).sum(axis=1).mean()
         deficit = variance / (1 + xp.linalg.norm(mean))
         share = 2 * deficit / dimension / num_clusters ** (2 / dimension)
@@ -109,7 +109,7 @@ def resolve_directional_prior(
     Raises
     ------
     ValueError
-        For an unknown name, or where an empirical or flat prior has no data to look at.
+        For an unknown name, or if an empirical or flat prior has no data.
     """
     if isinstance(prior, DirectionalPrior):
         return prior
@@ -125,7 +125,7 @@ def resolve_directional_prior(
 
 
 def improper_prior(prior: DirectionalPrior | None) -> str | None:
-    """Say that a flat prior leaves no posterior, None if the prior is proper."""
+    """Say that there is no posterior under a flat prior; None if the prior is proper."""
     if prior is not None:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Mean directions, and frames of their tangent spaces that turn smoothly with them, but at one point."""
+"""Mean directions, and frames of their tangent spaces that are smooth except at one point."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["central_pole", "sample_directions", "transported_basis", "unit_rows"
 def central_pole(points: ArrayLike) -> Any:
     """Point of the sphere whose opposite is far from given points.
 
-    Of the mean direction and the axes of the coordinates, either way, that whose opposite is farthest from
-    the nearest point.
+    The candidates are the mean direction and the coordinate axes, with both signs. The one whose
+    opposite is farthest from the nearest point is chosen.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def central_pole(points: ArrayLike) -> Any:
     -------
     Array or ndarray, shape (dimension + 1,)
     """
-    # NumPy for what is no tracer, so that no program need be compiled
+    # NumPy for values that are not traced, which avoids compilation
     traced = isinstance(points, jax.core.Tracer)
     table: Any = points if traced else np.asarray(points)
     xp: Any = jnp if traced else np
@@ -42,7 +42,7 @@ def central_pole(points: ArrayLike) -> Any:
     mean = total / xp.where(length > 0, length, 1.0)
     axes = xp.eye(table.shape[1], dtype=table.dtype)
     candidates = xp.concatenate([mean[None], axes, -axes])
-    # the cosine of the farthest point; a mean of no direction is never chosen
+    # the cosine of the farthest point; a mean without direction is never chosen
     farthest = [(table @ mean).min(keepdims=True), table.min(axis=0), -table.max(axis=0)]
     nearness = xp.concatenate(farthest) - 2.0 * (xp.arange(len(candidates)) == 0) * (length == 0)
     return candidates[xp.argmax(nearness)]
@@ -50,9 +50,9 @@ def central_pole(points: ArrayLike) -> Any:
 
 @jax.jit
 def transported_basis(pole: Array, point: Array) -> Array:
-    """Orthonormal basis of the tangent space at points: that at a pole, moved along geodesics.
+    """Orthonormal bases of the tangent spaces at points: that at a pole, transported along geodesics.
 
-    Opposite the pole there is none; everywhere else it depends smoothly on the point.
+    There is none opposite the pole; everywhere else the basis depends smoothly on the point.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def transported_basis(pole: Array, point: Array) -> Array:
     """
     basis = tangent_basis(pole)
     between = pole + point
-    # 1 + cos(angle) = |between|^2 / 2 loses no digits near the opposite
+    # 1 + cos(angle) = |between|^2 / 2 loses no digits near the opposite point
     scale = 2 / jnp.square(between).sum(axis=-1)[..., None, None]
     return basis - scale * between[..., :, None] * (point @ basis)[..., None, :]
 
@@ -77,7 +77,7 @@ def sample_directions(block: Block, num_clusters: int, dimension: int) -> Array:
     Returns
     -------
     Array, shape (num_clusters, dimension + 1)
-        Unit vectors, noted as ``direction``.
+        Unit vectors, recorded as ``direction``.
     """
     with numpyro.plate("clusters", num_clusters):
         vector = block.declare(

@@ -1,9 +1,9 @@
 r"""Logarithm of the modified Bessel function of the first kind, for every order and argument.
 
-What is computed is :math:`\log h_\nu(x)` with :math:`h_\nu(x) = x^{-\nu} e^{-x} I_\nu(x)`, which neither
-overflows for large arguments nor has a pole at zero. Debye's expansion, uniform in the argument, gives it
-at an order of forty or more; the recurrence of ratios of neighbouring orders, which is stable downwards,
-leads from there to the order that is asked for.
+The module computes :math:`\log h_\nu(x)` with :math:`h_\nu(x) = x^{-\nu} e^{-x} I_\nu(x)`, which
+neither overflows for large arguments nor has a pole at zero. Debye's expansion, uniform in the
+argument, gives it at orders of forty or more. The recurrence of ratios of neighbouring orders,
+which is stable downwards, leads from there to the requested order.
 
 References
 ----------
@@ -55,7 +55,8 @@ def log_scaled_bessel(order: float, x: Array) -> Array:
     Returns
     -------
     Array
-        In double precision within 1e-13 of its size, or of one where it is smaller.
+        In double precision accurate to 1e-13, relative to its size, or absolutely if that is below
+        one.
     """
     return _down(order, x)[0]
 
@@ -68,7 +69,7 @@ def _(order: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Arra
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def bessel_deficit(order: float, x: Array) -> Array:
-    r""":math:`1 - I_{\nu+1}(x) / I_\nu(x)`, which falls from one to zero.
+    r""":math:`1 - I_{\nu+1}(x) / I_\nu(x)`, which decreases from one to zero.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def bessel_deficit(order: float, x: Array) -> Array:
     Returns
     -------
     Array
-        Exact to rounding of its own size, for large arguments too.
+        Relative accuracy is that of rounding, for large arguments too.
     """
     _, excess = _down(order, x)
     return excess / (x + excess)
@@ -118,7 +119,7 @@ def _debye(order: float, x: Array) -> Array:
 
 
 def _debye_excess(order: float, x: Array) -> Array:
-    """The second part of `_down` at a large order: from the slope of `_debye`, or from two orders."""
+    """The second part of `_down` at a large order: from the derivative of `_debye`, or two orders."""
     root = jnp.hypot(order, x)
     angle = order / root
     slope = _series([term.deriv() for term in _DEBYE], order, angle) * -angle * x / root**2
@@ -130,7 +131,7 @@ def _debye_excess(order: float, x: Array) -> Array:
 
 
 def _series(terms: Sequence[Polynomial], order: float, angle: Array) -> Array:
-    """Polynomials at an angle over powers of the order, summed."""
+    """Sum of polynomials at an angle, divided by powers of the order."""
     found = jnp.zeros_like(angle)
     for power, term in enumerate(terms, 1):
         found += jnp.polyval(jnp.asarray(term.coef[::-1], angle.dtype), angle) / order**power

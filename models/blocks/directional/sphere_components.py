@@ -36,17 +36,18 @@ def sphere_components(
     num_clusters : int
     family : {"wrapped_normal", "von_mises_fisher"}
     covariance : {"full", "spherical", "low_rank"}, optional
-        Of wrapped normals, "full" by default; see `WrappedComponents`.
+        Form for wrapped normals, "full" by default; see `WrappedComponents`.
     rank : int
-        Of covariances of low rank.
+        Rank of "low_rank" covariances.
     prior : {"empirical", "flat"} or DirectionalPrior
     dimension : int, optional
-        Of the sphere, where there are no data.
+        Dimension of the sphere, if there are no data.
 
     Raises
     ------
     ValueError
-        For unknown names, a covariance of what has none, or a dimension that is missing or contradicts x.
+        For unknown names, a covariance for a family without one, or a dimension that is missing or
+        contradicts x.
     """
     if not isinstance(family, str) or family not in FAMILIES:
         raise ValueError(f"family = {family!r:.60}; expected one of {FAMILIES}")
@@ -75,7 +76,7 @@ def sphere_components(
 
 
 def _dimension(x: ArrayLike | None, dimension: int | None) -> int:
-    """Dimension of the sphere, of the data or to be simulated."""
+    """Dimension of the sphere, from the data or as given for simulation."""
     if dimension is not None:
         dimension = check_integer("dimension", dimension)
     if x is None:

@@ -1,4 +1,4 @@
-"""What mixtures on a sphere ask of data, and where they start: at the cells of partitions."""
+"""Checks of data on a sphere, and starts of mixtures at the cells of partitions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..components.partition_starts import partitions
 __all__ = ["SphereCells", "check_unit_vectors", "sphere_cells", "warn_of_axes"]
 
 _ROUNDED = 1e-3
-"""Difference of a length from one that rounding in a file may leave."""
+"""Tolerance of unit lengths for rounding in a file."""
 
 
 def check_unit_vectors(name: str, value: Any) -> None:
-    """Refuse rows that are no unit vectors; lengths within 0.001 of one are taken as rounded.
+    """Refuse rows that are not unit vectors; lengths within 0.001 of one count as rounded.
 
     Raises
     ------
     ValueError
-        Naming the row and the remedy.
+        If there is such a row; the message names the row and the remedy.
     """
     rows = np.asarray(value, float)
     if rows.ndim != 2 or rows.shape[1] < 2:
@@ -47,14 +47,14 @@ def check_unit_vectors(name: str, value: Any) -> None:
 
 
 def _first_of(rows: NDArray) -> str:
-    """That a row is the first of several, as an addition to a sentence."""
+    """Addition to a message: that a row is the first of several."""
     return f", the first of {len(rows)} such rows" if len(rows) > 1 else ""
 
 
 def warn_of_axes(name: str, value: Any) -> None:
-    """Warn of points most of which have their opposites among them, as both ends of an axis are.
+    """Warn if the opposites of most points are among the points, like both ends of an axis.
 
-    On a circle hours that are rounded have opposites as well, and nothing is said.
+    There is no warning on a circle, because rounded hours have opposites as well.
     """
     rows = np.asarray(value, float)
     if rows.shape[1] == 2:
@@ -75,13 +75,13 @@ def warn_of_axes(name: str, value: Any) -> None:
 
 
 class SphereCells(NamedTuple):
-    """Directions of the cells of partitions, and covariances of tangent vectors there.
+    """Directions of the cells of partitions, and covariances of the tangent vectors at them.
 
     Attributes
     ----------
     direction : ndarray, shape (num_starts, num_clusters, dimension + 1)
     covariance : ndarray, shape (num_starts, num_clusters, dimension + 1, dimension + 1)
-        In the coordinates of the space around the sphere; nothing along the direction.
+        In the coordinates of the ambient space; zero along the direction.
     """
 
     direction: NDArray
@@ -89,10 +89,11 @@ class SphereCells(NamedTuple):
 
 
 def sphere_cells(data: NDArray, num_clusters: int, seed: int, num_starts: int) -> SphereCells:
-    """Cells of `partitions` of unit vectors, by the lengths of chords between them.
+    """Cells of `partitions` of unit vectors, based on chord lengths.
 
-    Covariances are as those of `cell_moments`: shrunk to a share of the variance of all data, as if by
-    two points more than there are dimensions. A cell without a direction takes that of a row.
+    Covariances are computed as in `cell_moments`: they are shrunk to a share of the variance of all
+    data, with a weight of two more points than there are dimensions. A cell without a direction
+    takes that of a row.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def sphere_cells(data: NDArray, num_clusters: int, seed: int, num_starts: int) -
     rows = found.rows / np.linalg.norm(found.rows, axis=1, keepdims=True)
     dimension = rows.shape[1] - 1
     eye = np.eye(dimension + 1)
-    # twice the deficit of the resultant length: the variance of angles where these are small
+    # twice the deficit of the resultant length: the variance of angles if these are small
     total = 2 * (1 - np.linalg.norm(rows.mean(axis=0))) / dimension + 1e-12
     typical, weight = total / num_clusters ** (2 / dimension), dimension + 2.0
     shape = (len(found.labels), num_clusters, dimension + 1)

@@ -1,4 +1,4 @@
-"""How far wrapped normals spread in the tangent spaces at their means: sites, priors, best values."""
+"""Covariances of wrapped normals in the tangent spaces at their means: sites, priors and modes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["FullSpread", "LowRankSpread", "SphericalSpread", "Spread"]
 
 
 class Spread(Protocol):
-    """Covariances of tangent vectors as sites of a block, one for each component."""
+    """Covariances of tangent vectors as sites of a block, one per component."""
 
     roles: ClassVar[tuple[str, ...]]
 
     def sample(self, block: Block) -> dict[str, Array]:
-        """Sample the sites inside the plate of the components; values by role."""
+        """Sample the sites inside the plate of the components; return values by role."""
         ...
 
     def covariance(self, values: Mapping[str, Array]) -> Array:
@@ -40,7 +40,7 @@ class Spread(Protocol):
         ...
 
     def best(self, size: Array, scatter: Array) -> tuple[dict[str, Array], Array]:
-        """Most probable values, and the log density of points and values there, up to a constant.
+        """Most probable values, and the log density of points and values at them, up to a constant.
 
         Parameters
         ----------
@@ -52,7 +52,7 @@ class Spread(Protocol):
         ...
 
     def start(self, covariance: NDArray) -> dict[str, NDArray]:
-        """Values near given covariances, of any number of leading axes."""
+        """Values near given covariances, which may have any number of leading axes."""
         ...
 
     def bijector(self, role: str, bijector: Transform, unit: Array) -> Transform:
@@ -61,7 +61,7 @@ class Spread(Protocol):
 
 
 class FullSpread:
-    """Any covariance, under an inverse Wishart prior."""
+    """Unrestricted covariances, under an inverse Wishart prior."""
 
     roles: ClassVar[tuple[str, ...]] = ("tangent_covariance",)
 
@@ -98,7 +98,7 @@ class FullSpread:
         return {"tangent_covariance": covariance}
 
     def bijector(self, role: str, bijector: Transform, unit: Array) -> Transform:
-        """All directions in one unit."""
+        """Coordinates with one unit for all directions."""
         return ComposeTransform([bijector, Rescaled(jnp.full(self.dimension, unit))])
 
 
@@ -133,16 +133,15 @@ class SphericalSpread:
         return {"spread": np.trace(covariance, axis1=-2, axis2=-1) / self.dimension}
 
     def bijector(self, role: str, bijector: Transform, unit: Array) -> Transform:
-        """Variances in squared units."""
+        """Coordinates of variances, in squared units."""
         return _scaled(bijector, unit**2, constraints.positive)
 
 
 class LowRankSpread:
-    r"""Variance along a few directions beside one variance in all, :math:`W W^\top + s^2 I`.
+    r"""Variance along a few directions plus one variance in all directions, :math:`W W^\top + s^2 I`.
 
-    W is lower trapezoidal, which leaves no rotation of its columns undetermined, only their signs, and
-    takes nothing from what :math:`W W^\top` may be. Its entries are normal with the scale of the prior,
-    s^2 is inverse gamma.
+    W is lower trapezoidal, which determines its columns up to their signs, and does not restrict
+    :math:`W W^\top`. Its entries are normal with the scale of the prior; s^2 is inverse gamma.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("loadings", "noise")
@@ -158,7 +157,7 @@ class LowRankSpread:
         self.entries = rows, columns
 
     def sample(self, block: Block) -> dict[str, Array]:
-        """Sample the entries of W below its diagonal and on it, and the variances."""
+        """Sample the entries of W on and below its diagonal, and the variances."""
         number = len(self.entries[0])
         density: dist.Distribution
         if self.prior is None:
@@ -179,7 +178,7 @@ class LowRankSpread:
         return root @ jnp.swapaxes(root, -1, -2) + values["noise"][..., None, None] * eye
 
     def best(self, size: Array, scatter: Array) -> tuple[dict[str, Array], Array]:
-        """Principal directions of the scatter (Tipping and Bishop 1999), their variances shrunk."""
+        """Principal directions of the scatter (Tipping and Bishop 1999), with shrunk variances."""
         return jax.vmap(self._best)(size, scatter)
 
     def _best(self, size: Array, scatter: Array) -> tuple[dict[str, Array], Array]:
@@ -196,7 +195,7 @@ class LowRankSpread:
         return found, height[chosen]
 
     def _variances(self, size: Array, values: Array, active: Array) -> tuple[Array, Array, Array]:
-        """Variances along the first `active` directions and across, and the height there."""
+        """Variances along the first `active` directions and across, and the log density at them."""
         first = jnp.arange(self.rank) < active
         leading = values[: self.rank]
         rest = values.sum() - jnp.where(first, leading, 0.0).sum()
@@ -208,7 +207,7 @@ class LowRankSpread:
         across = size * (self.dimension - active) + shape
         energy = size * rest + rate
         along = 2 * leading / (1 + jnp.sqrt(1 + 4 * leading * pull / size))
-        # the noise takes from the prior of the loadings what it adds to the variance along them
+        # the noise adds to the variance along the loadings and reduces their penalty accordingly
         gap = across**2 - 4 * active * pull * energy
         noise = 2 * energy / (across + jnp.sqrt(jnp.maximum(gap, 0.0)))
         height = -0.5 * (across * jnp.log(noise) + energy / noise)
@@ -227,7 +226,7 @@ class LowRankSpread:
         return {"loadings": turned[..., *self.entries], "noise": noise}
 
     def bijector(self, role: str, bijector: Transform, unit: Array) -> Transform:
-        """Loadings in units, the noise in squared ones."""
+        """Coordinates of loadings in units of the data, and of the noise in squared units."""
         if role == "noise":
             return _scaled(bijector, unit**2, constraints.positive)
         scaled = IndependentTransform(AffineTransform(0.0, unit), 1)
@@ -246,5 +245,5 @@ def _scaled(bijector: Transform, unit: Array, domain: Any) -> Transform:
 
 
 def _positive(number: Array) -> Array:
-    """Numbers of points that may be divided by."""
+    """Numbers of points, kept positive for divisions."""
     return jnp.maximum(number, jnp.finfo(number.dtype).tiny)

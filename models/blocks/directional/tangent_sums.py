@@ -1,4 +1,4 @@
-"""Sums over the points of mixtures on a sphere, in the tangent spaces at means of components."""
+"""Sums over points of mixtures on a sphere, in the tangent spaces at component means."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wrapped_normal import MOST_STRETCH, log_map_scale, log_stretch
 __all__ = ["TangentSums", "tangent_sums"]
 
 _ROWS = 1024
-"""Rows visited at a time; more would leave a processor's cache."""
+"""Rows visited at a time; more would not fit a processor's cache."""
 
 
 class TangentSums(NamedTuple):
@@ -29,7 +29,7 @@ class TangentSums(NamedTuple):
     stretch : Array, shape (num_clusters,)
         Sum of :math:`-\log(\sin r / r)`.
     slope : Array, shape (num_clusters, dimension)
-        Slope of the log density of the points in the mean, with the covariances held.
+        Gradient of the log density of the points in the mean, with the covariances held fixed.
     """
 
     size: Array
@@ -41,7 +41,7 @@ class TangentSums(NamedTuple):
 def tangent_sums(
     points: Array, weights: Array, direction: Array, basis: Array, precision: Array
 ) -> TangentSums:
-    r"""Visit the points in chunks.
+    r"""Weighted sums over the points, visited in chunks.
 
     As the mean moves along v, the logarithm of a point at an angle r changes by minus
     :math:`u u^\top v + r \cot r\, (I - u u^\top) v`, where u is its direction.
@@ -54,7 +54,7 @@ def tangent_sums(
     direction : Array, shape (num_clusters, dimension + 1)
     basis : Array, shape (num_clusters, dimension + 1, dimension)
     precision : Array, shape (num_clusters, dimension, dimension)
-        Inverse covariances, for the slope.
+        Inverse covariances, for the gradient.
     """
     dimension = basis.shape[-1]
     count = len(points) // _ROWS
@@ -86,7 +86,7 @@ def tangent_sums(
 def _in_chunks(
     visit: Callable[[Array, Array], TangentSums], points: Array, weights: Array, count: int
 ) -> TangentSums:
-    """Add up what is found in chunks of rows, the last of which is shorter."""
+    """Add up the sums of chunks of rows, the last of which is shorter."""
     full = count * _ROWS
     last = visit(points[full:], weights[full:])
     if not count:

@@ -1,4 +1,4 @@
-"""The von Mises-Fisher density on the unit sphere, its constant exact for every dimension."""
+"""The von Mises-Fisher density on the unit sphere, with an exact constant for every dimension."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log_constant(concentration: Array, dimension: int) -> Array:
     concentration : Array
         Not negative.
     dimension : int
-        Of the sphere.
+        Dimension of the sphere.
     """
     order = (dimension - 1) / 2
     return -(order + 1) * math.log(2 * math.pi) - log_scaled_bessel(order, concentration)
@@ -37,7 +37,7 @@ def mean_deficit(concentration: Array, dimension: int) -> Array:
 
 
 def mean_deficit_slope(concentration: Array, dimension: int) -> Array:
-    """Derivative of `mean_deficit` in the concentration."""
+    """Derivative of `mean_deficit` with respect to the concentration."""
     order, blank = (dimension - 1) / 2, jnp.ones_like(concentration)
     return jax.jvp(lambda kappa: bessel_deficit(order, kappa), (concentration,), (blank,))[1]
 
@@ -50,8 +50,8 @@ class VonMisesFisher(dist.Distribution):
     direction : Array, shape (..., dimension + 1)
         Unit vectors.
     concentration : Array, shape (...)
-        :math:`\kappa`. The variance of the angle in every direction is about :math:`1 / \kappa` where it
-        is large.
+        :math:`\kappa`. If it is large, the variance of the angle in every direction is about
+        :math:`1 / \kappa`.
 
     References
     ----------
@@ -74,14 +74,14 @@ class VonMisesFisher(dist.Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Vectors, whose length is not looked at."""
+        """Vectors; their length is not checked."""
         return constraints.real_vector
 
     def log_prob(self, value: ArrayLike) -> Array:
         """Log density of points; their length does not matter."""
         value = jnp.asarray(value)
         value = value / jnp.linalg.norm(value, axis=-1, keepdims=True)
-        # 1 - cosine, which loses no digits between near points
+        # 1 - cosine, which loses no digits between close points
         apart = 0.5 * jnp.square(value - self.direction).sum(axis=-1)
         dimension = self.direction.shape[-1] - 1
         return log_constant(self.concentration, dimension) - self.concentration * apart
@@ -100,9 +100,9 @@ class VonMisesFisher(dist.Distribution):
 
 
 def _draw_deficits(key: Array, concentration: Array, dimension: int) -> Array:
-    """Draws of one minus the cosine (Wood 1994), each until one is accepted."""
+    """Draws of one minus the cosine by rejection (Wood 1994)."""
     half = dimension / 2
-    # b of Wood, in a form that loses no digits
+    # b of Wood, in a form that avoids cancellation
     spread = dimension / (jnp.hypot(2 * concentration, dimension) + 2 * concentration)
     most = (1 - spread) / (1 + spread)
     level = concentration * most + dimension * jnp.log(4 * spread / jnp.square(1 + spread))

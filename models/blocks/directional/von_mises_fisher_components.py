@@ -24,17 +24,17 @@ from .von_mises_fisher import VonMisesFisher, mean_deficit, mean_deficit_slope
 __all__ = ["VonMisesFisherComponents", "best_concentration"]
 
 _LEAST, _MOST = 1e-8, 1e15
-"""Concentrations that an M-step may take."""
+"""Bounds of the concentrations of an M-step."""
 
 _STEPS = 60
-"""Newton steps, of which about five are needed where none leaves the bracket."""
+"""Maximum number of Newton steps; about five are needed if none leaves the bracket."""
 
 _POINT = 1e10
-"""Ratio of a concentration to the least one from which a component is a point."""
+"""Ratio of a concentration to the least one above which a component counts as a point."""
 
 
 class _Resultants(NamedTuple):
-    """Expected number of points of each component, and the sum of these unit vectors."""
+    """Expected number of points of each component, and the sum of their unit vectors."""
 
     size: Array
     total: Array
@@ -43,11 +43,11 @@ class _Resultants(NamedTuple):
 class VonMisesFisherComponents(Block):
     r"""Mean directions and concentrations of von Mises-Fisher densities.
 
-    Mean directions are uniform on the sphere, concentrations :math:`\kappa` under a gamma prior, which is
-    that of a `DirectionalPrior` for the variance :math:`1 / \kappa`, or under a flat one. The M-step of EM is
-    exact: the mean is the direction of the resultant, and the concentration solves
-    :math:`n (A(\kappa) - \bar R) = (a - 1) / \kappa - s^2 / 2`, with the shape a of that prior, by Newton
-    steps in a bracket, A being a ratio of Bessel functions.
+    Mean directions are uniform on the sphere. Concentrations :math:`\kappa` have a flat prior, or
+    the gamma prior that corresponds to a `DirectionalPrior` of the variance :math:`1 / \kappa`. The
+    M-step of EM is exact: the mean is the direction of the resultant, and the concentration solves
+    :math:`n (A(\kappa) - \bar R) = (a - 1) / \kappa - s^2 / 2`, with the shape a of that prior and
+    a ratio A of Bessel functions, by Newton steps in a bracket.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class VonMisesFisherComponents(Block):
         return _Resultants(member.sum(axis=0), member.T @ unit_rows(jnp.asarray(observation.value)))
 
     def update(self, statistics: _Resultants, sources: Sequence[Collapsed]) -> _Resultants:
-        """The statistics are all that the sites depend on."""
+        """Return the statistics unchanged."""
         return statistics
 
     def mode(self, found: _Resultants, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -125,7 +125,7 @@ class VonMisesFisherComponents(Block):
         }
 
     def improper(self) -> str | None:
-        """Say that a flat prior leaves no posterior."""
+        """Say that there is no posterior under a flat prior."""
         return improper_prior(self.prior)
 
     def starts(
@@ -140,7 +140,7 @@ class VonMisesFisherComponents(Block):
         return {"vector": cells.direction, "concentration": 1 / variance}
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
-        """First cluster that is a point."""
+        """First cluster that has collapsed to a point."""
         concentration = np.asarray(values["concentration"])
         worst = int(np.argmax(concentration))
         least = max(concentration.min(), 1.0)
@@ -149,12 +149,12 @@ class VonMisesFisherComponents(Block):
         return worst, "its points coincide, and its concentration has no bound"
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse rows that are no directions."""
+        """Refuse rows that are not directions."""
         check_unit_vectors(name, value)
         warn_of_axes(name, value)
 
     def check_rows(self, name: str, value: Any) -> None:
-        """Refuse rows that are no directions."""
+        """Refuse rows that are not directions."""
         check_unit_vectors(name, value)
 
 
@@ -166,11 +166,11 @@ def best_concentration(size: Array, deficit: Array, shape: Any, rate: Any, dimen
     size : Array, shape (num_clusters,)
         Expected numbers of points.
     deficit : Array, shape (num_clusters,)
-        These less the lengths of the resultants, :math:`n (1 - \bar R)`.
+        Expected numbers minus the lengths of the resultants, :math:`n (1 - \bar R)`.
     shape, rate : float or Array
-        Of the prior; 1 and 0 are flat.
+        Parameters of the prior; 1 and 0 make it flat.
     dimension : int
-        Of the sphere.
+        Dimension of the sphere.
 
     Returns
     -------

@@ -32,19 +32,19 @@ __all__ = ["SPREADS", "WrappedComponents"]
 SPREADS = ("full", "spherical", "low_rank")
 
 _SINGULAR = 1e-10
-"""A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
+"""A covariance counts as singular if its least eigenvalue, relative to the largest of all, is smaller."""
 
 _HALVINGS = 30
-"""Times that a step of the mean is halved before the mean stays."""
+"""Number of times that a step of the mean is halved before the mean is left unchanged."""
 
 _FAR_AWAY = 0.7
-"""Angle to the nearest point from which on a mean is far away, in radians."""
+"""Angle to the nearest point, in radians, above which a mean counts as far away."""
 
 _AROUND = 0.5
-"""Mass that a density lacks, by its bound, from which on a component reaches around the sphere."""
+"""Bound of the missing mass above which a component counts as reaching around the sphere."""
 
 _LACKING = 1e-3
-"""Mass that densities lack from which on a fit says so."""
+"""Missing mass of densities above which a fit reports it."""
 
 
 class _Members(NamedTuple):
@@ -55,7 +55,7 @@ class _Members(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """Steps of the means, and where those that were taken led."""
+    """Steps of the means, and the results of the accepted ones."""
 
     step: Array
     direction: Array
@@ -67,21 +67,21 @@ class _Search(NamedTuple):
 class WrappedComponents(Block, WholeData):
     r"""Mean directions and covariances of wrapped normals; see `WrappedNormal`.
 
-    Mean directions are uniform on the sphere; covariances of tangent vectors are under a `DirectionalPrior`,
-    or a flat one. They are sampled in frames that are moved from a pole to the means, and noted in the
-    coordinates of the space around the sphere. The pole, recorded with a fit, is such that no data lie
-    near its opposite, which is the only point without a frame.
+    Mean directions are uniform on the sphere; covariances of tangent vectors have a
+    `DirectionalPrior` or a flat prior. They are sampled in frames that are transported from a pole
+    to the means, and recorded in the coordinates of the ambient space. The pole, recorded with a
+    fit, is such that no data lie near its opposite, which is the only point without a frame.
 
-    The M-step of EM moves each mean by the gradient of the exact density, scaled by the covariance: for
-    one variance in all directions and small angles a step towards the Karcher mean. A step that would lower
-    the objective is halved, so that EM is monotone.
+    The M-step of EM moves each mean by the gradient of the exact density, scaled by the covariance.
+    For one variance in all directions and small angles, this is a step towards the Karcher mean. A
+    step that would lower the objective is halved, so that EM is monotone.
 
     Parameters
     ----------
     num_clusters, dimension : int
     covariance : {"full", "spherical", "low_rank"}
     rank : int
-        Of "low_rank".
+        Rank of "low_rank".
     prior : DirectionalPrior or None
         None is an improper flat prior: maximum likelihood.
     data : array_like, shape (num_points, dimension + 1), optional
@@ -116,7 +116,7 @@ class WrappedComponents(Block, WholeData):
 
     @property
     def roles(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the sites are."""
+        """Roles of the sites."""
         return ("vector", *self.spread.roles)
 
     def sample(self) -> dist.Distribution:
@@ -133,7 +133,7 @@ class WrappedComponents(Block, WholeData):
         return fn
 
     def _note(self, fn: WrappedNormal, covariance: Array) -> None:
-        """Note covariances around the sphere, and the most that their densities lack."""
+        """Record covariances in the ambient space, and the largest missing mass of their densities."""
         clusters = numpyro.plate("clusters", self.num_clusters, dim=-3)
         rows = numpyro.plate("features", self.dimension + 1, dim=-2)
         with clusters, rows, numpyro.plate("features_1", self.dimension + 1):
@@ -149,15 +149,15 @@ class WrappedComponents(Block, WholeData):
         return self.spread.bijector(role, bijector, self.unit)
 
     def statistics(self, observation: Observation) -> _Members:
-        """The points and their responsibilities: no sums of fewer numbers serve other means."""
+        """Return points and responsibilities, because no smaller sums are sufficient for other means."""
         return _Members(unit_rows(jnp.asarray(observation.value)), observation.expected["unary"])
 
     def update(self, statistics: _Members, sources: Sequence[Collapsed]) -> _Members:
-        """Nothing is known in closed form before the means are."""
+        """Return the statistics unchanged: nothing is available in closed form before the means."""
         return statistics
 
     def mode(self, found: _Members, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Means and covariances where the objective is not below that at the current ones."""
+        """Means and covariances at which the objective is not lower than at the current ones."""
         direction = unit_rows(values["vector"])
         covariance = self.spread.covariance(values)
         precision = jnp.linalg.inv(covariance)
@@ -196,12 +196,12 @@ class WrappedComponents(Block, WholeData):
         return tangent_sums(found.points, found.member, direction, basis, precision)
 
     def _height(self, sums: TangentSums) -> Array:
-        """Objective of each component at its best covariance."""
+        """Objective of each component at its optimal covariance."""
         _, height = self.spread.best(sums.size, sums.scatter)
         return height + (self.dimension - 1) * sums.stretch
 
     def improper(self) -> str | None:
-        """Say that a flat prior leaves no posterior."""
+        """Say that there is no posterior under a flat prior."""
         return improper_prior(self.prior)
 
     def starts(
@@ -226,9 +226,10 @@ class WrappedComponents(Block, WholeData):
         return None
 
     def doubts(self, values: Mapping[str, Any]) -> bool:
-        """Whether a component reaches around the sphere, and has all points far from its mean.
+        """Whether a component reaches around the sphere, with all points far from its mean.
 
-        Covariances are stretched there, which a prior rewards that is wide beside the clusters.
+        Covariances of such components are stretched, which a prior favours if it is wide relative
+        to the clusters.
         """
         if self.data is None or isinstance(self.data, Tracer):
             return False
@@ -238,7 +239,7 @@ class WrappedComponents(Block, WholeData):
         return bool((is_far & (self._lacking(values) > _AROUND)).any())
 
     def _lacking(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
-        """Most that the density of each component lacks; see `missing_mass`."""
+        """Bound of the missing mass of each component's density; see `missing_mass`."""
         given = {role: jnp.asarray(values[role]) for role in self.spread.roles}
         widest = np.linalg.eigvalsh(np.asarray(self.spread.covariance(given)))[..., -1]
         return np.asarray(missing_mass(widest, self.dimension))
@@ -255,10 +256,10 @@ class WrappedComponents(Block, WholeData):
         )
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse rows that are no directions."""
+        """Refuse rows that are not directions."""
         check_unit_vectors(name, value)
         warn_of_axes(name, value)
 
     def check_rows(self, name: str, value: Any) -> None:
-        """Refuse rows that are no directions."""
+        """Refuse rows that are not directions."""
         check_unit_vectors(name, value)

@@ -20,23 +20,23 @@ from ..manifolds import sphere
 __all__ = ["MOST_STRETCH", "WrappedNormal", "log_map_scale", "log_stretch", "missing_mass"]
 
 _NEAR = 1e-2
-"""Squared tangent of the angle below which ratios of angle and sine are summed as series."""
+"""Squared tangent of the angle below which ratios of angle to sine are computed as series."""
 _ARCTANGENT = tuple((-1) ** n / (2 * n + 1) for n in range(10))
 _FAR = math.pi - 0.3
-"""Angle to the mean from which on the Jacobian is held."""
+"""Angle to the mean from which on the Jacobian is held constant."""
 MOST_STRETCH = _FAR / math.sin(_FAR)
-"""Ratio of angle to sine there."""
+"""Ratio of angle to sine at that angle."""
 
 
 def log_map_scale(sine: Array, cosine: Array) -> Array:
-    r"""Ratio of angle to sine, by which tangent components of a point become those of its logarithm.
+    r"""Ratio of angle to sine, which converts tangent components of a point to its logarithm.
 
     Parameters
     ----------
     sine : Array
         **Squared** sine of the angle.
     cosine : Array
-        Both may be multiplied by a length of the point, the squared sine by its square.
+        Both may be multiplied by the length of the point (the squared sine by its square).
 
     Returns
     -------
@@ -53,7 +53,7 @@ def log_map_scale(sine: Array, cosine: Array) -> Array:
 
 
 def log_stretch(ratio: Array) -> Array:
-    """Logarithm of the ratio of angle to sine, held from `MOST_STRETCH` on; zero for a ratio of zero."""
+    """Log of the ratio of angle to sine, constant from `MOST_STRETCH` on; zero for a ratio of zero."""
     bounded = (ratio > 0) & (ratio < MOST_STRETCH)
     found = jnp.log(jnp.where(bounded, ratio, 1.0))
     return jnp.where(ratio >= MOST_STRETCH, math.log(MOST_STRETCH), found)
@@ -65,20 +65,20 @@ class WrappedNormal(dist.Distribution):
     .. math:: \log p(y) = \log N(t; 0, C) - (Q - 1) \log \frac{\sin r}{r}, \qquad
               t = \log_\mu y, \quad r = \|t\|,
 
-    with respect to area on the sphere of Q dimensions. The second term is the exact Jacobian, which the
-    source leaves out. Tangent vectors longer than :math:`\pi` lie on further sheets, which are left out.
-
-    For Q > 1 the exact density has a pole opposite the mean, where a shell of tangent vectors meets in a
-    point: its likelihood has no bound as the opposite of a mean nears a row. Therefore the Jacobian is held
-    from 0.3 radians before the opposite on. The density then integrates to one, less at most
-    :math:`P(\|t\| > \pi - 0.3)`; see `missing_mass`. Draws are of all sheets.
+    with respect to area on the sphere of Q dimensions. The second term is the exact Jacobian, which
+    the source leaves out. Tangent vectors longer than :math:`\pi` lie on further sheets, which are
+    left out. For Q > 1 the exact density has a pole opposite the mean, where a shell of tangent
+    vectors meets in a point: its likelihood is unbounded as the opposite of a mean approaches a
+    row. Therefore the Jacobian is held constant from 0.3 radians before the opposite point on. The
+    density then integrates to one minus at most :math:`P(\|t\| > \pi - 0.3)`; see `missing_mass`.
+    Draws are from all sheets.
 
     Parameters
     ----------
     direction : Array, shape (..., dimension + 1)
         :math:`\mu`, unit vectors.
     basis : Array, shape (..., dimension + 1, dimension)
-        Orthonormal, of their tangent spaces.
+        Orthonormal bases of their tangent spaces.
     scale_tril : Array, shape (..., dimension, dimension)
         Cholesky factor of C in that basis, in radians.
 
@@ -107,12 +107,12 @@ class WrappedNormal(dist.Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Vectors, whose length is not looked at."""
+        """Vectors; their length is not checked."""
         return constraints.real_vector
 
     @property
     def covariance(self) -> Array:
-        """Covariance of the tangent vectors in the coordinates of the space around the sphere."""
+        """Covariance of the tangent vectors in the coordinates of the ambient space."""
         root = self.basis @ self.scale_tril
         return root @ jnp.swapaxes(root, -1, -2)
 
@@ -143,7 +143,7 @@ class WrappedNormal(dist.Distribution):
 
 
 def _products(matrix: Array, value: Array) -> Array:
-    """Matrices (..., k, d) times vectors (..., d); of one batch and many points by one large product."""
+    """Matrices (..., k, d) times vectors (..., d); for one batch of many points, one large product."""
     batch = matrix.shape[:-2]
     if value.ndim == len(batch) + 2 and set(value.shape[1:-1]) <= {1}:
         return jnp.tensordot(value.reshape(-1, value.shape[-1]), matrix, (1, -1))
@@ -151,16 +151,16 @@ def _products(matrix: Array, value: Array) -> Array:
 
 
 def missing_mass(spread: Any, dimension: int) -> Any:
-    r"""Bound of what a wrapped normal density lacks to one: :math:`P(\|t\| > \pi - 0.3)`, or more.
+    r"""Upper bound of a wrapped normal density's missing mass, at least :math:`P(\|t\| > \pi - 0.3)`.
 
     Parameters
     ----------
     spread : Array
-        Greatest variance of a direction, in squared radians. The probability is that where the variance is
-        the same in every direction, and smaller elsewhere.
+        Greatest variance of a direction, in squared radians. The bound equals the probability if
+        the variance is the same in every direction; otherwise the probability is smaller.
     dimension : int
-        Of the sphere.
+        Dimension of the sphere.
     """
-    # SciPy for what is no tracer, so that no program need be compiled
+    # SciPy for values that are not traced, which avoids compilation
     tail: Any = gammaincc if isinstance(spread, jax.core.Tracer) else special.gammaincc
     return tail(dimension / 2, _FAR**2 / (2 * spread))

@@ -1,4 +1,4 @@
-"""Parameters of a mixture of linear mixed models: what classes have of their own, and what they share."""
+"""Parameters of a mixture of linear mixed models, separate for each class or shared by all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["ClassParameters", "class_parameters"]
 _SHARED = ("covariance", "noise")
 
 _NO_NOISE = 1e-5
-"""Share of the largest noise below which that of a class has vanished."""
+"""Fraction of the largest noise below which the noise of a class counts as zero."""
 
 
 class ClassParameters(MixedParameters):
@@ -42,15 +42,15 @@ class ClassParameters(MixedParameters):
     Parameters
     ----------
     y, fixed, random, outputs, structure, prior
-        See `MixedParameters`; a prior is that of each class.
+        See `MixedParameters`; a prior applies to each class.
     subjects : Groups
     num_clusters : int
     shared : tuple of str
-        "covariance" and "noise", where all classes have one.
+        "covariance" and "noise", if all classes share it.
     shared_terms : tuple of int
         Columns of the fixed effects that have one coefficient for all classes.
     known : PartialLabels, optional
-        Classes known of some subjects, beside which runs start.
+        Known classes of some subjects, with which the starts of runs agree.
     """
 
     roles: ClassVar[tuple[str, ...]] = (
@@ -84,7 +84,7 @@ class ClassParameters(MixedParameters):
 
     @property
     def term_blocks(self) -> list[NDArray[np.int64]]:
-        """Those that all classes share, and those of each class."""
+        """Terms that all classes share, and terms with coefficients for each class."""
         return [block for block in (self.common, self.own) if len(block)]
 
     @property
@@ -148,9 +148,9 @@ class ClassParameters(MixedParameters):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Coefficients fitted to classes of subjects whose effects are near each other.
+        """Coefficients fitted to classes of subjects whose effects are close to each other.
 
-        Covariances and noise start as those of `MixedParameters`. See `class_starts`.
+        Covariances and noise start at the values of `MixedParameters`. See `class_starts`.
         """
         found = super().starts(value, shapes, seed, num_starts)
         assert self.subjects is not None  # asked for in the constructor
@@ -179,7 +179,7 @@ class ClassParameters(MixedParameters):
         return found
 
     def statistics(self, observation: Observation) -> Regression:
-        """Regressions of the classes, unless `one_pass` found them."""
+        """Regressions of the classes, unless `one_pass` has computed them."""
         found = observation.expected.get("moments")
         return super().statistics(observation) if found is None else found
 
@@ -189,12 +189,12 @@ class ClassParameters(MixedParameters):
         return free and others <= {"log_weights"}
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
-        """See `class_pass`; no array by subject and class is kept."""
+        """Return the result of `class_pass`, which keeps no array by subject and class."""
         log_partition, found = class_pass(fn, value, self.structure, self.term_blocks)
         return log_partition, {"moments": found, "log_weights": found.total}
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
-        """First class whose noise is next to nothing beside that of the others."""
+        """First class whose noise is negligible compared with that of the others."""
         if "noise" in self.shared:
             return None
         noise = np.asarray(values["noise"]).reshape(self.num_clusters, -1)
@@ -203,7 +203,7 @@ class ClassParameters(MixedParameters):
         return (worst, "its noise vanished") if share[worst] < _NO_NOISE else None
 
     def _columns(self, number: int) -> NDArray[np.int64]:
-        """Coefficients of the shared terms come first, then those of each class, then of the factors."""
+        """Numbers of coefficients: first shared terms, then those of each class, then the factors."""
         num_entries = number - self.num_terms
         index = np.empty((self.num_clusters, number), int)
         numbers = np.arange(self.num_clusters)[:, None]
@@ -262,7 +262,7 @@ def class_parameters(
     Raises
     ------
     ValueError
-        If an option is none of these, `outputs` are no indicators, or `shared_terms` are no columns.
+        If an option is unknown, `outputs` are not indicators, or `shared_terms` are not columns.
     """
     structure, own = read_options(random, outputs, covariance, prior)
     names = (shared,) if isinstance(shared, str) else tuple(shared)

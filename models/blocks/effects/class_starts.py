@@ -1,4 +1,4 @@
-"""Starts of classes of subjects: at subjects whose effects are close to each other."""
+"""Starting values of classes, from subjects whose effects are close to each other."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def class_starts(
 ) -> NDArray[np.float64]:
     """Fixed effects of classes, fitted by least squares to the members of partitions of the subjects.
 
-    Effects of the subjects are predicted by a linear mixed model without classes, whose noise and effects
-    take half of the variance about a least-squares fit each. The partitions are those of `partitions`.
-    Known classes number the parts of a partition, and come before it.
+    Effects of the subjects are predicted by a linear mixed model without classes, in which noise
+    and effects each account for half of the variance about a least-squares fit. The partitions are
+    those of `partitions`. Known classes determine the numbers of the parts, and take precedence
+    over the partition.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def class_starts(
     weight = units.noise[0] ** -2.0 if outputs is None else outputs @ units.noise**-2.0
     residual = (y - fixed @ units.start) * weight
     effects = _predicted(random, residual, weight, units.factor, codes, number)
-    # one subject's worth of all rows keeps the fit to a small class regular
+    # all rows with the weight of one subject keep the fit to a small class regular
     basis = lower_basis(np, fixed[:, own])
     columns = fixed[:, own] @ basis
     gram = _by_group(_products(columns, weight), codes, number)
@@ -82,7 +83,7 @@ def _products(columns: NDArray, weight: Any) -> NDArray[np.float64]:
 
 
 def _by_group(terms: NDArray, codes: NDArray, number: int) -> NDArray[np.float64]:
-    """Sums by group of each column."""
+    """Sums of each column by group."""
     return np.stack([np.bincount(codes, column, number) for column in terms.T], axis=1)
 
 
@@ -98,7 +99,7 @@ def _predicted(
 
 
 def _agreeing(label: NDArray, admissible: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """A partition renumbered to agree with known classes, which are then put in its place."""
+    """A partition renumbered to agree with known classes, which then overwrite it."""
     share = admissible / admissible.sum(axis=1, keepdims=True)
     table = np.stack([share[label == k].sum(axis=0) for k in range(admissible.shape[1])])
     part = linear_sum_assignment(-table)[1][label]

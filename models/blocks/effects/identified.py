@@ -1,4 +1,4 @@
-"""Identifiability: designs that leave parameters of a linear mixed model undetermined, singular estimates."""
+"""Identifiability of linear mixed models: designs that do not determine parameters, singular estimates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNDETERMINED = (
     "have too few rows or times, or fixed effects of their own; give fewer columns, covariance='diagonal', "
     "or a prior"
 )
-"""What is said of a flat prior where `covariance_is_determined` is false."""
+"""Message about a flat prior if `covariance_is_determined` is false."""
 
 PRIOR_ALONE = (
     "The outcomes leave the covariance of the random effects and the noise undetermined, so that the prior "
@@ -33,27 +33,27 @@ PRIOR_ALONE = (
     "random depend on each other, or subjects have too few rows or times; give fewer columns, "
     "covariance='diagonal', or an engine that draws, such as 'nuts'"
 )
-"""What is said of a mode under another prior there."""
+"""Message about a mode under any other prior in that case."""
 
 SINGULAR = (
     "This is a singular fit: the covariance of the random effects is on the boundary, a variance of 0 or "
     "effects that determine each other, and has no standard errors; take fewer random effects, "
     "covariance='diagonal', or a prior"
 )
-"""What is said of an estimate that `is_singular`."""
+"""Message about an estimate that `is_singular`."""
 
 _DEPENDENT = 1e-9
-"""Share of a column's length outside the span of the others below which it depends on them."""
+"""Share of a column's length outside the span of the others below which it counts as dependent."""
 
 _NO_SPREAD = 5e-3
-"""Standard deviation of outcomes by random effects, as a share of the noise, that counts as none."""
+"""Standard deviation of outcomes due to random effects, relative to the noise, that counts as zero."""
 
 _SINGULAR = 1e-12
-"""Least eigenvalue, of directions of unit length, below which they count as dependent."""
+"""Least eigenvalue below which directions of unit length count as dependent."""
 
 
 def independent_columns(columns: ArrayLike) -> tuple[NDArray[np.float64], list[int]]:
-    """Orthonormal basis of columns, shape (num_rows, rank), and numbers of those that depend on others.
+    """Orthonormal basis of columns, shape (num_rows, rank), and the numbers of dependent columns.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def independent_columns(columns: ArrayLike) -> tuple[NDArray[np.float64], list[i
     length = np.abs(columns).max(axis=0, initial=0.0)
     columns = columns / np.where(
         length > 0, length, 1.0
-    )  # squares of these neither over- nor underflow
+    )  # their squares neither over- nor underflow
     columns = columns / np.where(length > 0, np.linalg.norm(columns, axis=0), 1.0)
     basis, root, order = qr(columns, mode="economic", pivoting=True)
     rank = int((np.abs(np.diag(root)) >= _DEPENDENT).sum())
@@ -77,13 +77,14 @@ def covariance_is_determined(
     outputs: ArrayLike | None,
     structure: Structure,
 ) -> bool:
-    r"""Whether one covariance of the effects, with one noise of each output, is the most likely.
+    r"""Whether the likelihood has a unique maximum in the covariance of the effects and the noises.
 
-    What fixed effects leave of the outcomes has the covariance :math:`P (Z D Z^\top + \sum_o \sigma_o^2
-    I_o) P` with :math:`P = 1 - Q Q^\top`, linear in D and the :math:`\sigma_o^2`. These are determined
-    if and only if its derivatives are linearly independent, that is if the matrix of their inner products
-    :math:`\operatorname{tr}(P \dot V_a P \dot V_b)` is regular. Columns of each block of D are taken in an
-    orthonormal basis, so that units and origins do not matter.
+    The residuals of the outcomes from the fixed effects have the covariance :math:`P (Z D Z^\top +
+    \sum_o \sigma_o^2 I_o) P` with :math:`P = 1 - Q Q^\top`, linear in D and the :math:`\sigma_o^2`.
+    These are determined if and only if its derivatives are linearly independent, that is if the
+    matrix of their inner products :math:`\operatorname{tr}(P \dot V_a P \dot V_b)` is regular.
+    Columns of each block of D are taken in an orthonormal basis, so that units and origins do not
+    matter.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def covariance_is_determined(
 
 
 def is_singular(random: ArrayLike, root: NDArray, noise: NDArray, structure: Structure) -> np.bool_:
-    """Whether random effects have next to no spread along some direction of their columns.
+    """Whether random effects have negligible spread along some direction of their columns.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ def is_singular(random: ArrayLike, root: NDArray, noise: NDArray, structure: Str
 def _inner_products(
     fixed: NDArray, random: NDArray, codes: NDArray, kinds: NDArray, structure: Structure
 ) -> tuple[NDArray, NDArray]:
-    """Inner products of the derivatives by the entries of D and the noises, and their lengths for P = 1.
+    """Inner products of the derivatives by entries of D and the noises, and their lengths for P = 1.
 
     With the directions A of D, and for each subject s :math:`W_s = Z_s' Z_s`, :math:`C_s = Z_s' Q` and,
     of the rows of an output, :math:`W_{so}` and :math:`C_{so}`; :math:`T_o = Q' I_o Q`.

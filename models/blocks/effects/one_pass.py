@@ -1,4 +1,4 @@
-"""Statistics of the classes of subjects in one pass, in pieces that stay in a processor's cache."""
+"""Statistics of the classes of subjects in one pass, in chunks that stay in a processor's cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .densities.sums import RowSums, group_sums
 __all__ = ["ClassPass", "class_pass"]
 
 _CHUNK = 512
-"""Groups that are taken at a time on a processor."""
+"""Groups per chunk on a processor."""
 
 
 class ClassPass(NamedTuple):
@@ -36,8 +36,8 @@ def class_pass(
 ) -> ClassPass:
     """Log partition function and regressions of all classes, for groups that no links tie.
 
-    The same numbers as those of `EffectsMixture.log_partition`, its slope and `expected_regression`, of
-    which this keeps no array by group and class.
+    The numbers equal those of `EffectsMixture.log_partition`, its gradient and
+    `expected_regression`, but no array by group and class is stored.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def class_pass(
     value : Array, shape (num_rows,)
     structure : Structure
     terms : sequence of ndarray of int
-        Fixed effects that have a basis for themselves.
+        Fixed effects that have a basis of their own.
     """
     blocks = terms, structure.blocks
     sums = group_sums(jnp.asarray(value), fn.fixed, fn.design, fn.groups, fn.outputs, blocks)
@@ -78,7 +78,7 @@ def class_pass(
 def _of_chunk(
     fn: EffectsMixture, sums: RowSums, log_side: Array, counted: Array, structure: Structure
 ) -> ClassPass:
-    """Share of some groups; those that fill up the last chunk do not count."""
+    """Contribution of some groups; the padding of the last chunk does not count."""
     factors = fn.class_factors(sums)
     joint = log_integrals({**factors, "constant": factors["unary"]}) + log_side
     joint = joint + fn.labels.log_weights

@@ -42,14 +42,14 @@ from .updates import MixedUpdates
 __all__ = ["MixedParameters", "mixed_parameters", "read_options"]
 
 _SHARE = math.sqrt(0.5)
-"""Standard deviations start at this share of the residual one, noise and random effects alike."""
+"""Starting standard deviation of noise and of random effects, relative to the residual one."""
 
 _EXACT = 1e-13
-"""Share of the outcomes outside the span of the fixed effects below which there is no noise."""
+"""Share of the outcomes outside the span of the fixed effects below which noise counts as zero."""
 
 
 class DataScales(NamedTuple):
-    """Scales of the data: least-squares coefficients, weighted rows, what factor and noise are like."""
+    """Scales of the data: least-squares coefficients, weighted rows, typical factor and noise."""
 
     start: Any
     rows: Any
@@ -63,7 +63,7 @@ class MixedParameters(MixedUpdates, Expanded):
     Parameters
     ----------
     y : array_like, shape (num_rows,), or None
-        Outcomes, whose spread about a least-squares fit gives the units in which gradients move.
+        Outcomes, whose spread about a least-squares fit sets the units for gradients.
     fixed : array_like, shape (num_rows, num_terms)
     random : array_like, shape (num_rows, num_effects)
     outputs : array_like, shape (num_rows, num_outputs), or None
@@ -72,7 +72,7 @@ class MixedParameters(MixedUpdates, Expanded):
     prior : EffectsPrior or None
         None is flat: maximum likelihood.
     subjects : Groups, optional
-        Of the rows, to see whether they determine the covariance where the prior is flat.
+        Subjects of the rows, to check whether they determine the covariance under a flat prior.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("coefficients", "factor", "noise")
@@ -98,7 +98,7 @@ class MixedParameters(MixedUpdates, Expanded):
 
     @property
     def random_map(self) -> Any:
-        """Map of the random effects to those that the prior is of, shape (num_effects, num_effects)."""
+        """Map from the random effects to those of the prior, shape (num_effects, num_effects)."""
         if self.prior is None:
             return np.eye(self.structure.size)
         return self.prior.map_of(self.structure)
@@ -116,11 +116,11 @@ class MixedParameters(MixedUpdates, Expanded):
 
     @property
     def normal(self) -> tuple[Array, Array] | None:
-        """Means and factor of the covariance of the fixed effects in their prior, None if it is flat."""
+        """Means and covariance factor in the prior of the fixed effects; None if it is flat."""
         return self._normal(np.arange(self.num_terms))
 
     def _normal(self, terms: NDArray[np.int64]) -> tuple[Array, Array] | None:
-        """Those of some fixed effects."""
+        """Prior means and covariance factor of some fixed effects."""
         if self.prior is None:
             return None
         mean, lower = self.prior.of_coefficients(terms)
@@ -139,25 +139,25 @@ class MixedParameters(MixedUpdates, Expanded):
         return self.declare("coefficients", "coefficients", fn, ["terms"])
 
     def scale_tril(self) -> Array:
-        """Sample the Cholesky factor of the covariance of the random effects, and note the covariance.
+        """Sample the Cholesky factor of the covariance of the random effects; record the covariance.
 
-        Under a flat prior its entries are any real numbers, so that variances of zero lie inside. The
-        signs of its columns do not matter then, and draws are given those of `canonical`. Under another
-        prior, where no variance is zero, the correlations are noted as well.
+        Under a flat prior its entries are any real numbers, so that zero variances are interior
+        points. The signs of its columns are then arbitrary, and draws get the signs of `canonical`.
+        Under other priors no variance is zero, and the correlations are recorded as well.
         """
         root = self._factor()
         self._note(root)
         return root
 
     def _note(self, root: Array) -> None:
-        """Note the covariance and its correlations, one matrix or one for each class."""
+        """Record the covariance and its correlations, as one matrix or one per class."""
         size, covariance = self.structure.size, root @ root.mT
         with numpyro.plate("effects", size, dim=-2), numpyro.plate("effects_1", size):
             numpyro.deterministic("covariance", covariance)
             if self.prior is not None and max(self.structure.sizes) > 1:
                 sd = jnp.sqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
                 scaled = covariance / (sd[..., :, None] * sd[..., None, :])
-                # of 1 exactly, so that no error of rounding passes for a spread of draws
+                # exactly 1, so that no rounding error looks like variation of draws
                 numpyro.deterministic("correlation", jnp.where(jnp.eye(size) == 1, 1.0, scaled))
 
     def _factor(self) -> Array:
@@ -184,7 +184,7 @@ class MixedParameters(MixedUpdates, Expanded):
     def canonical(
         self, values: Mapping[str, NDArray]
     ) -> tuple[dict[str, NDArray], tuple[str, NDArray]]:
-        """The Cholesky factor whose diagonal is not negative: the factor stands for the covariance."""
+        """The Cholesky factor with non-negative diagonal; all signs give the same covariance."""
         if "factor" not in values:
             draws = np.shape(next(iter(values.values())))[:2]
             return {}, ("effects", np.ones((*draws, 1)))
@@ -205,7 +205,7 @@ class MixedParameters(MixedUpdates, Expanded):
             return self.declare("noise", "noise", fn)
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
-        """Coordinates in units of the data: they do not change with the units of any column."""
+        """Coordinates in units of the data, which do not depend on the units of any column."""
         units = self._units(jnp)
         if role == "coefficients":
             return self._affine(np.arange(self.num_terms))
@@ -244,9 +244,9 @@ class MixedParameters(MixedUpdates, Expanded):
         return {role: value for role, value in (found | eyes).items() if role in shapes}
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse data under a flat prior that leave coefficients undetermined or no noise.
+        """Refuse data that, under a flat prior, do not determine coefficients or leave no noise.
 
-        Warns where they leave only the covariance of the effects and the noise undetermined.
+        Warn if they leave only the covariance of the effects and the noise undetermined.
         """
         if self.prior is not None or isinstance(self.fixed, Tracer):
             return
@@ -274,7 +274,7 @@ class MixedParameters(MixedUpdates, Expanded):
         )
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Whether the rows leave the covariance undetermined, or it is singular at a mode."""
+        """Say that the rows do not determine the covariance, or that it is singular at a mode."""
         single = np.shape(next(iter(values.values()), ()))[:2] == (1, 1)
         if isinstance(self.fixed, Tracer) or not (single or self.prior is None):
             return None
@@ -284,7 +284,7 @@ class MixedParameters(MixedUpdates, Expanded):
         return SINGULAR if single and self.at_boundary(mode) else None
 
     def at_boundary(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """The covariance, where it has next to no spread along some direction."""
+        """Name the covariance if it has negligible spread along some direction."""
         if self.prior is not None:
             return ()
         root = self.structure.matrix(jnp.asarray(values["factor"]))
@@ -294,7 +294,7 @@ class MixedParameters(MixedUpdates, Expanded):
         return ("factor", "covariance") if singular else ()
 
     def _units(self, xp: Any, value: Any = None) -> DataScales:
-        """Scales by NumPy or by JAX."""
+        """Scales of the data, computed by NumPy or by JAX (`xp`)."""
         fixed, random = xp.asarray(self.fixed), xp.asarray(self.random)
         y = self.y if value is None else value
         y = xp.zeros(len(fixed)) if y is None else xp.asarray(y)
@@ -303,7 +303,7 @@ class MixedParameters(MixedUpdates, Expanded):
         start = basis @ least_squares(xp, y, fixed @ basis)
         start = xp.where(xp.isfinite(start), start, 0.0)
         squares = outputs.T @ (y - fixed @ start) ** 2 / xp.maximum(outputs.sum(axis=0), 1.0)
-        noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where there are no numbers
+        noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where values are not numbers
         weight = xp.sqrt(outputs @ noise**-2.0)[:, None]
         random = weight * (random @ inverse(self.random_map))
         factor = lower_basis(xp, random, self.structure.blocks)
@@ -347,7 +347,7 @@ def mixed_parameters(
     Raises
     ------
     ValueError
-        If an option is none of these, or `outputs` are no indicators.
+        If an option is unknown, or `outputs` are not indicators.
     """
     structure, own = read_options(random, outputs, covariance, prior)
     return MixedParameters(y, fixed, random, outputs, structure, own, subjects)
@@ -359,7 +359,7 @@ def read_options(
     covariance: str | tuple[int, ...],
     prior: str | EffectsPrior,
 ) -> tuple[Structure, EffectsPrior | None]:
-    """Structure of the covariance, and the prior, None if it is flat; see `mixed_parameters`."""
+    """Structure of the covariance, and the prior (None if flat); see `mixed_parameters`."""
     if not isinstance(prior, EffectsPrior) and not (isinstance(prior, str) and prior == "flat"):
         raise ValueError(f"prior = {prior!r:.60}; expected 'flat' or an EffectsPrior")
     if outputs is not None and not isinstance(outputs, Tracer):

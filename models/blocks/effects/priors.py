@@ -49,7 +49,8 @@ class EffectsPrior:
     fixed_map : array_like, shape (num_terms, num_terms), optional
         A, an invertible matrix; by default the identity.
     random_map : array_like, shape (num_effects, num_effects), optional
-        C, likewise. Entries between random effects that the model takes as independent do not count.
+        C, likewise. Entries between random effects that the model treats as independent are
+        ignored.
 
     Raises
     ------
@@ -111,7 +112,7 @@ class EffectsPrior:
         Parameters
         ----------
         terms : ndarray of int
-            Their numbers.
+            Numbers of these fixed effects.
         """
         xp = library_of(self.mean, self.scale, self.fixed_map)
         mean, scale = xp.asarray(self.mean), xp.asarray(self.scale)
@@ -140,8 +141,8 @@ class EffectsPrior:
     ) -> Self:
         """Prior about `width` times as wide as the data, in the units of each column.
 
-        It holds at the means of the columns wherever there is an intercept, a column that is 1 in all rows of
-        an output, so that the origin of a column, such as that of time, does not matter.
+        If there is an intercept (a column that is 1 in all rows of an output), the prior applies at
+        the means of the columns, so that the origin of a column, such as time, does not matter.
 
         Parameters
         ----------
@@ -156,7 +157,7 @@ class EffectsPrior:
         ------
         TypeError, ValueError
             If the data are not finite numbers of these shapes, a number is not positive, or the
-            outcomes do not vary, so that they set no scale.
+            outcomes are constant, so that they have no scale.
         """
         check_number("width", width, Range(above=0))
         y = real_array("y", y)
@@ -202,7 +203,7 @@ def inverse(matrix: ArrayLike) -> Any:
 
 
 def _centring(columns: NDArray, kinds: NDArray) -> NDArray[np.float64]:
-    """Map of effects of columns to those of the columns less their means, which intercepts take up.
+    """Map from effects of columns to effects of centred columns; intercepts absorb the means.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The M-step of EM for the parameters of linear mixed models, by the regression that is expected."""
+"""The M-step of EM for the parameters of linear mixed models, from the expected regression."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .densities.structure import Structure
 __all__ = ["MixedUpdates"]
 
 _SWEEPS = 3
-"""Rounds of an M-step over coefficients and noise, where several outputs differ in noise."""
+"""Rounds of an M-step over coefficients and noise, if there are several noise variances."""
 
 
 class MixedUpdates(Block):
-    """Best fixed effects, covariance and noise given the expected random effects, under a flat prior.
+    """Update of fixed effects, covariance and noise given expected random effects, under a flat prior.
 
     Attributes
     ----------
     fixed, random : array_like
         Columns of the effects.
     structure : Structure
-        Of the covariance.
+        Structure of the covariance.
     num_terms, num_outputs : int
     """
 
@@ -43,7 +43,7 @@ class MixedUpdates(Block):
 
     @property
     def term_blocks(self) -> list[NDArray[np.int64]]:
-        """Fixed effects that have a basis for themselves."""
+        """Fixed effects that have a basis of their own."""
         return [np.arange(self.num_terms)]
 
     def statistics(self, observation: Observation) -> Regression:
@@ -51,14 +51,14 @@ class MixedUpdates(Block):
         return expected_regression(observation, self.structure, self.term_blocks)
 
     def update(self, statistics: Regression, sources: Sequence[Collapsed]) -> Regression:
-        """The statistics are all there is."""
+        """Return the statistics unchanged."""
         return statistics
 
     def mode(self, found: Regression, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Coefficients and noise that are best given the expected effects, in PX-EM's extended model.
+        """Optimal coefficients and noise given the expected effects, in PX-EM's expanded model.
 
-        There the effects have a covariance of their own, whose best value goes into the factor
-        (Liu, Rubin and Wu 1998): the likelihood rises, and faster than by EM.
+        In this model the effects have a free covariance, whose optimum is absorbed into the factor
+        (Liu, Rubin and Wu 1998). The likelihood increases, and faster than under EM.
         """
         noise = jnp.reshape(values["noise"], (-1, self.num_outputs))
         noise = jnp.broadcast_to(noise, found.squares.shape)
@@ -76,7 +76,7 @@ class MixedUpdates(Block):
         factor = effects @ self.structure.matrix(entries)[: len(spread)] @ cholesky(spread)
         return known | {
             "factor": self.structure.entries_of(factor).reshape(jnp.shape(values["factor"])),
-            # where classes share a noise, it is in the first row
+            # if classes share a noise, it is in the first row
             "noise": noise.ravel()[: jnp.size(values["noise"])].reshape(jnp.shape(values["noise"])),
         }
 

@@ -1,1 +1,1 @@
-"""Positions of points, and distances between them that are observed in noise."""
+"""Positions of points, and noisy observations of the distances between them."""

@@ -1,4 +1,4 @@
-"""Points about their mean: what is left of independent normal points when their mean does not matter."""
+"""Independent normal points centred at their mean, for data that do not depend on the mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpyro.distributions.transforms import Transform
 __all__ = ["CentredNormal", "Centring"]
 
 _TOLERANCE = 1e-6
-"""Mean, relative to the largest entry, that rounding may leave."""
+"""Tolerance of a zero mean for rounding, relative to the largest entry."""
 
 
 class _Centred(constraints.Constraint):
@@ -35,7 +35,7 @@ class _Centred(constraints.Constraint):
 
 
 class Centring(Transform):
-    """One row more, so that columns have mean zero; lengths and angles of columns stay, up to a unit.
+    """Add a row so that columns have mean zero; keeps lengths and angles of columns up to a unit.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Centring(Transform):
         return value[..., :-1, :] + shift
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: None = None) -> Array:
-        """Logarithm of the unit, once for every coordinate."""
+        """Log determinant: the logarithm of the unit, once per coordinate."""
         each = x.shape[-2] * x.shape[-1] * jnp.log(self.unit)
         return jnp.broadcast_to(each, x.shape[:-2])
 
@@ -86,12 +86,12 @@ def _centring(constraint: _Centred) -> Centring:
 
 
 class CentredNormal(dist.Distribution):
-    r"""Independent normal points less their mean.
+    r"""Independent normal points minus their mean.
 
     .. math:: p(x) = (2 \pi s^2)^{-(n - 1) q / 2} e^{-\|x\|^2 / 2 s^2}, \qquad \sum_i x_i = 0
 
-    with respect to lengths within the tables of mean zero. Where data depend on differences of points only,
-    the mean of independent normal points keeps its prior, so that nothing is lost.
+    with respect to lengths within the tables of mean zero. If data depend on differences of points
+    only, the posterior of the mean equals its prior, so that no information is lost.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Distances between points and landmarks, observed in noise."""
+"""Distances between points and landmarks, observed with noise."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NOISES = ("log_normal", "log_t", "normal")
 _DEGREES = 4.0
 """Degrees of freedom of Student's t."""
 _RIGID = 1e-5
-"""Share of the median distance below which relative noise holds two points together."""
+"""Share of the median distance below which relative noise keeps two points together."""
 
 
 def distance_law(between: Array, noise: ArrayLike, law: str) -> dist.Distribution:
-    """Law of each observed distance, given that between the positions; see `NoisyDistances`."""
+    """Law of each observed distance, given the distance of the positions; see `NoisyDistances`."""
     if law == "normal":
         return dist.TruncatedNormal(between, noise, low=0.0)
     middle = jnp.log(between)
@@ -38,7 +38,7 @@ def distance_law(between: Array, noise: ArrayLike, law: str) -> dist.Distributio
 
 
 def deviance_residuals(value: NDArray, between: NDArray, noise: float, law: str) -> NDArray:
-    """Signed roots of twice the nats that observed distances fall short of the best of their law."""
+    """Deviance residuals: signed roots of twice the loss of log density from its maximum."""
     with np.errstate(divide="ignore", invalid="ignore"):  # zeros
         if law == "normal":
             return (value - between) / noise
@@ -50,14 +50,15 @@ def deviance_residuals(value: NDArray, between: NDArray, noise: float, law: str)
 
 
 class NoisyDistances(dist.Distribution):
-    r"""Distances of points from landmarks, of which each pair of points counts once.
+    r"""Distances of points from landmarks; each pair of points counts once.
 
     .. math:: \log d_{ij} \sim \mathcal N(\log\|x_i - x_j\|, \sigma^2), \qquad
               \log d_{ij} \sim t_4(\log\|x_i - x_j\|, \sigma), \qquad
               d_{ij} \sim \mathcal N(\|x_i - x_j\|, \sigma^2)\,[d_{ij} \ge 0]
 
-    The distance of two landmarks stands in the table twice, and each time counts half, so that no term
-    depends on the order of the points. That of a point from itself, and missing ones (NaN), count nothing.
+    The distance of two landmarks is in the table twice and counts one half each time, so that no
+    term depends on the order of the points. The distance of a point from itself and missing
+    distances (NaN) do not count.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ class NoisyDistances(dist.Distribution):
     landmarks : Array of int, shape (num_landmarks,)
         Numbers of points.
     noise : Array, shape ()
-        :math:`\sigma`: without unit, or in that of distances for "normal".
+        :math:`\sigma`: without unit, or in the unit of distances for "normal".
     law : {"log_normal", "log_t", "normal"}
     """
 
@@ -89,7 +90,7 @@ class NoisyDistances(dist.Distribution):
 
     @property
     def between(self) -> Array:
-        """Distances of the positions, shape (num_points, num_landmarks); one of a point from itself."""
+        """Distances of the positions, (num_points, num_landmarks); set to one from a point to itself."""
         apart = self.positions[:, None] - self.positions[self.landmarks]
         square = jnp.where(self._own, 1.0, jnp.sum(apart**2, axis=-1))
         return jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
@@ -102,7 +103,7 @@ class NoisyDistances(dist.Distribution):
         return distance_law(self.between, self.noise, self.law)
 
     def counts(self, value: Array) -> Array:
-        """How much each entry of a table counts: one, a half, or nothing."""
+        """Weight of each entry of a table: one, one half, or zero."""
         known = ~jnp.isnan(value)
         among = known[self.landmarks]
         weights = known.astype(self.positions.dtype)
@@ -116,10 +117,10 @@ class NoisyDistances(dist.Distribution):
         return jnp.sum(jnp.where(counts > 0, counts * terms, 0.0), axis=-1)
 
     def remark_on_draw(self, name: str, value: NDArray, is_density: bool) -> str | None:
-        """Name a distance that contradicts the others of its point, or that makes two points one.
+        """Name a distance that contradicts the others of its point, or that merges two points.
 
-        Where the density is raised to a power, or points are on a line, where they cannot pass one another,
-        a contradiction may be that of the map.
+        If the density is raised to a power, or if points are on a line, where they cannot pass one
+        another, a contradiction may be due to the map.
         """
         positions, landmarks = np.asarray(self.positions), np.asarray(self.landmarks)
         table = np.array(value, float)
@@ -141,7 +142,7 @@ class NoisyDistances(dist.Distribution):
         )
 
     def _remark_on_short(self, name: str, table: NDArray) -> str | None:
-        """Name the shortest distance if relative noise makes its two points move as one."""
+        """Name the shortest distance if relative noise ties its two points together."""
         row, column = np.unravel_index(np.nanargmin(table), table.shape)
         share = table[row, column] / np.nanmedian(table)
         if share > _RIGID or np.asarray(self.between)[row, column] > _RIGID * np.nanmedian(table):

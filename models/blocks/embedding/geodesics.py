@@ -1,4 +1,4 @@
-"""Tables of distances to landmarks: geodesics of a graph of neighbours, and checks of given ones."""
+"""Tables of distances to landmarks: geodesics of a neighbour graph, and checks of given tables."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 NUM_NEIGHBORS = 8
-"""Nearest points that are neighbours by default."""
+"""Default number of nearest neighbours."""
 
 _COMPLETE = 500
-"""Most points of which all are landmarks by default."""
+"""Maximum number of points up to which all are landmarks by default."""
 _LANDMARKS = 100
-"""Landmarks of more points by default."""
+"""Default number of landmarks of more points."""
 _SYMMETRIC = 1e-8
-"""Difference of the two distances of a pair, relative to the largest, that rounding may leave."""
+"""Tolerance for the difference of a pair's two distances, relative to the largest distance."""
 
 
 def choose_landmarks(
@@ -58,7 +58,7 @@ def choose_landmarks(
 
 
 def landmark_number(num_points: int, options: Mapping[str, Any]) -> int:
-    """Number of landmarks of a table of points, as asked for or by default."""
+    """Number of landmarks of a table of points, as requested or by default."""
     asked = options.get("num_landmarks")
     if asked is None:
         return num_points if num_points <= _COMPLETE else _LANDMARKS
@@ -95,35 +95,34 @@ def choose_distances(
 def geodesics_from(
     x_new: NDArray, x: NDArray, distances: NDArray, options: Mapping[str, Any]
 ) -> NDArray[np.float64]:
-    """Distances of new points from the landmarks, over their nearest points in `x`.
+    """Distances of new points from the landmarks, through their nearest points in `x`.
 
     Parameters
     ----------
     x_new : ndarray, shape (num_new, num_features)
     x : ndarray, shape (num_points, num_features)
     distances : ndarray, shape (num_points, num_landmarks)
-        Those of the points in `x`.
+        Distances of the points in `x`.
     options : mapping
 
     Returns
     -------
     ndarray, shape (num_new, num_landmarks)
     """
-    middle = x.mean(axis=0)  # so that squared distances in many features do not cancel
+    middle = x.mean(axis=0)  # avoids cancellation of squared distances
     near = NearestNeighbors(n_neighbors=_num_neighbors(x, options)).fit(x - middle)
     length, number = near.kneighbors(x_new - middle)
     return np.min(length[:, :, None] + distances[number], axis=1)
 
 
 def check_distances(data: Mapping[str, Any]) -> None:
-    """Refuse a table that holds no distances of points from landmarks.
+    """Refuse a table that does not hold distances of points from landmarks.
 
     Raises
     ------
     ValueError
-        If landmarks are no points, distances are negative, of a point from itself other than zero, not
-        symmetric between landmarks, or leave a point without any, or points in parts without a
-        distance between them.
+        If landmarks are not points, or distances are negative, nonzero from a point to itself, not
+        symmetric between landmarks, missing altogether for a point, or do not connect all points.
     """
     distances, landmarks = np.asarray(data["distances"]), data.get("landmarks")
     num_points, width = distances.shape
@@ -162,7 +161,7 @@ def check_distances(data: Mapping[str, Any]) -> None:
 
 
 def _refuse_parts(known: NDArray[np.bool_], landmarks: NDArray[np.int64]) -> None:
-    """Refuse points between which no distances lead, not even over others."""
+    """Refuse points that distances do not connect, not even through other points."""
     row, column = np.nonzero(known)
     size = len(known)
     pairs = scipy.sparse.coo_array((np.ones(len(row)), (row, landmarks[column])), (size, size))
@@ -180,7 +179,7 @@ def _num_neighbors(x: NDArray, options: Mapping[str, Any]) -> int:
 
 
 def _graph(x: NDArray, options: Mapping[str, Any]) -> scipy.sparse.csr_array:
-    """Distances between points of which one is among the nearest neighbours of the other.
+    """Distances between points if one of them is among the nearest neighbours of the other.
 
     Raises
     ------

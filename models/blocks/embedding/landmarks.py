@@ -13,7 +13,7 @@ __all__ = ["spread_landmarks"]
 def spread_landmarks(
     graph: scipy.sparse.csr_array, number: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Landmarks far from one another: each is the vertex that is furthest from those before it.
+    """Landmarks far from one another: each is the vertex furthest from the previous ones.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def spread_landmarks(
     landmarks : ndarray of int, shape (num_landmarks,)
         In ascending order, in the largest connected set.
     rows : ndarray, shape (num_landmarks, num_vertices)
-        Their distances to all vertices.
+        Distances of the landmarks to all vertices.
     """
     _, parts = connected_components(graph, directed=False)
     inside = np.flatnonzero(parts == np.bincount(parts).argmax())

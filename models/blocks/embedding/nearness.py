@@ -1,4 +1,4 @@
-"""Links between points as statements on whether they are near one another."""
+"""Links between points as statements about whether they are near one another."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ def stated_nearness(
     .. math:: P(\text{"together"} \mid x_i, x_j) = \gamma p_{ij} + (1 - \gamma)(1 - p_{ij}), \qquad
               p_{ij} = e^{-\|x_i - x_j\|^2 / 2 r^2}
 
-    with the reliability :math:`\gamma = 1 / (1 + e^{-|w|})` of a link of weight w, one for hard links.
-    Sites are ``statements``, and ``reach`` where it is learned; there are none without links. A latent
-    space model of the statements (Hoff, Raftery and Handcock 2002, J. Am. Stat. Assoc. 97, 1090-1098),
-    whose density is normalised.
+    with the reliability :math:`\gamma = 1 / (1 + e^{-|w|})` of a link of weight w, one for hard
+    links. Sites are ``statements``, and ``reach`` if it is learned; without links there are no
+    sites. This is a latent space model of the statements (Hoff, Raftery and Handcock 2002, J. Am.
+    Stat. Assoc. 97, 1090-1098) with a normalised density.
 
     Parameters
     ----------
     links : Links, LabelGraph or None
     positions : Array, shape (num_points, num_dimensions)
     scale : Array, shape ()
-        s, the prior deviation of the positions.
+        s, the prior standard deviation of the positions.
     reach : float or Distribution
-        r / s; a distribution to learn it. Links that the distances contradict then tend to widen it.
+        r / s; a distribution makes it learned. Links that the distances contradict then tend to
+        increase it.
 
     Raises
     ------
     ValueError
-        If it is not positive.
+        If `reach` is not positive.
     """
     if not isinstance(reach, dist.Distribution):
         reach = check_number("reach", reach, Range(above=0))

@@ -1,4 +1,4 @@
-"""Distances that contradict the others of a point beyond what noise explains."""
+"""Distances that contradict the others of a point by more than the noise explains."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scipy.optimize import least_squares
 __all__ = ["Outlying", "outlying"]
 
 _IMPOSSIBLE = 100.0
-"""Nats below the best explanation from which on one is named: fourteen standard deviations of the noise."""
+"""Loss in nats from which on a distance is reported: fourteen standard deviations of the noise."""
 _LOOKED = 8
-"""Points of the largest deviations, and of the shortest distances, that are looked at."""
+"""Number of points with the largest deviations, and with the shortest distances, that are checked."""
 _TRIED = 400
-"""Distances between the observed one and that by the others that are tried as the true one."""
+"""Number of trial values between the observed distance and the one implied by the others."""
 _TINY = 1e-12
-"""Share of other distances below which one counts as zero."""
+"""Share of the other distances below which a distance counts as zero."""
 
 Deviations = Callable[[NDArray, NDArray], NDArray]
-"""Signed roots of twice the nats that distances fall short of the best, by those between positions."""
+"""Deviance residuals of distances, given those between positions."""
 
 
 class Outlying(NamedTuple):
@@ -30,10 +30,10 @@ class Outlying(NamedTuple):
     Attributes
     ----------
     row, column : int
-        Of the table of distances.
+        Indices in the table of distances.
     value : float
     expected : float
-        How far the others put the point from the landmark.
+        Distance from the landmark that the other distances imply.
     """
 
     row: int
@@ -45,23 +45,24 @@ class Outlying(NamedTuple):
 def outlying(
     distances: NDArray, positions: NDArray, anchors: NDArray, deviations: Deviations
 ) -> list[Outlying]:
-    r"""Distances that noise and what is not known of the position do not explain, the worst first.
+    r"""Distances that noise and uncertainty of the position do not explain, the worst first.
 
     .. math:: \min_{b} \tfrac12 r(d, b)^2 + \tfrac12 (b - \hat b)^2 / c^2 > 100
 
-    where :math:`\hat b`, with the deviation c, is how far from the landmark the point lies by its other
-    distances, with a robust loss. These leave out both the one that deviates most and the shortest, which
-    draws the point to itself where noise is relative. Where the law has long tails they explain any distance.
+    where :math:`\hat b`, with standard deviation c, is the distance from the landmark implied by
+    the other distances of the point, with a robust loss. The other distances exclude both the most
+    deviating one and the shortest one, which attracts the point if noise is relative. If the law
+    has long tails, they explain any distance.
 
     Parameters
     ----------
     distances : ndarray, shape (num_points, num_landmarks)
-        NaN where missing, and of landmarks from themselves.
+        NaN where missing, and from landmarks to themselves.
     positions : ndarray, shape (num_points, num_dimensions)
     anchors : ndarray, shape (num_landmarks, num_dimensions)
         Positions of the landmarks.
     deviations : callable
-        Deviance residuals ``r(d, b)``, by the law of the noise.
+        Deviance residuals ``r(d, b)`` under the law of the noise.
     """
     between = np.linalg.norm(positions[:, None] - anchors, axis=-1)
     excess = np.nan_to_num(np.abs(deviations(distances, between)), posinf=np.inf)
@@ -89,7 +90,7 @@ def outlying(
 def _placed(
     start: NDArray, distances: NDArray, anchors: NDArray, deviations: Deviations
 ) -> tuple[NDArray, NDArray]:
-    """Position of a point by some of its distances, with its covariance."""
+    """Position of a point from some of its distances, with its covariance."""
     scale = np.abs(distances).max()
 
     def residuals(x: NDArray) -> NDArray:
@@ -111,7 +112,7 @@ def _by_squares(distances: NDArray, anchors: NDArray) -> NDArray:
 
 
 def _cost(value: float, expected: float, spread: float, deviations: Deviations) -> float:
-    """Nats that noise and a shift of the point cost at least, for it to have this distance."""
+    """Minimum loss, in nats, of noise and a shift of the point that explain this distance."""
     low, high = sorted((value, expected))
     near_zero = np.geomspace(max(low, _TINY * high), high, _TRIED)
     tried = np.concatenate([np.linspace(low, high, _TRIED), near_zero])

@@ -14,11 +14,11 @@ from .distances import distance_law
 __all__ = ["Placement", "place_points"]
 
 _STEPS = 60
-"""Steps of the climb to each mode."""
+"""Number of optimisation steps to each mode."""
 
 
 class Placement(NamedTuple):
-    """Where points are, by draw of the landmarks.
+    """Positions of points for each draw of the landmarks.
 
     Attributes
     ----------
@@ -38,23 +38,23 @@ class Placement(NamedTuple):
 def place_points(
     distances: Array, anchors: Array, noise: Array, scale: Array, power: Array, law: str
 ) -> Placement:
-    r"""Posterior of the positions of points under `NoisyDistances`, near its mode.
+    r"""Posterior of the positions of points under `NoisyDistances`, approximated at its mode.
 
     .. math:: p(x \mid d) \propto \mathcal N(x; 0, s^2 I) \prod_l p(d_l \mid \|x - a_l\|)^w
 
-    The climb starts at the least-squares solution of the squared distances. Each step takes the absolute
-    values of the curvatures, and is shortened until the density rises. No curvature counts less than that of
-    the prior.
+    The optimisation starts at the least-squares solution of the squared distances. Each step uses
+    the absolute values of the curvatures, with at least the curvature of the prior, and is
+    shortened until the density increases.
 
     Parameters
     ----------
     distances : Array, shape (num_points, num_landmarks)
-        NaN where missing; a point without any is where the prior is. Where noise is relative, a point at
-        distance zero from a landmark is there.
+        NaN where missing; a point without distances has its prior. If noise is relative, a point at
+        distance zero from a landmark is placed there.
     anchors : Array, shape (num_draws, num_landmarks, num_dimensions)
         Draws of the positions of the landmarks.
     noise : Array, shape (num_draws,)
-        In the unit of distances for law "normal".
+        Noise, in the unit of distances for law "normal".
     scale : Array, shape ()
     power : Array, shape ()
         w.

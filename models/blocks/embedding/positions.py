@@ -1,4 +1,4 @@
-"""Positions of points in few dimensions: their prior, and where runs start."""
+"""Positions of points in few dimensions: their prior and starting values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from .stress import relaxed
 __all__ = ["Positions", "landmark_scaling", "point_scale"]
 
 _JITTER = 0.8
-"""Largest deviation of further starts from the first, in deviations of the positions."""
+"""Largest deviation of further starts from the first, in standard deviations of the positions."""
 
 
 def point_scale(distances: Array | None, num_dimensions: int, scale: float | None) -> Array:
-    r"""Record the prior deviation of positions, as given or by the distances.
+    r"""Record the prior standard deviation of positions, as given or from the distances.
 
-    Points of that deviation in each of q dimensions are at mean squared distance :math:`2 q s^2`.
+    Points with standard deviation s in each of q dimensions have mean squared distance :math:`2 q
+    s^2`.
     """
     if scale is not None:
         if not (isinstance(scale, Real) and 0 < scale < np.inf):
@@ -49,13 +50,13 @@ def point_scale(distances: Array | None, num_dimensions: int, scale: float | Non
 
 
 class Positions(Block, TakesMissing):
-    r"""Positions of points, of independent normal coordinates about their mean, or about centres of classes.
+    r"""Positions of points, with independent normal coordinates about their mean or class centres.
 
     .. math:: x_i \sim \mathcal N(0, s^2 I) \mid \textstyle\sum_i x_i = 0, \qquad \text{or} \quad
               m_c \sim \mathcal N(0, (1 - h) s^2 I), \quad x_i \mid c \sim \mathcal N(m_c, h s^2 I)
 
-    where classes are partly known: the class of a point is uniform among those that are admissible, and
-    summed out. The share h of the variance that is within classes is learned.
+    if classes are partly known: the class of a point is uniform among the admissible ones, and
+    summed out. The share h of the variance within classes is learned.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ class Positions(Block, TakesMissing):
 
     @property
     def factors(self) -> tuple[str | None, ...]:
-        """They enter the density of the distances."""
+        """None: positions enter the density of the distances directly."""
         return (None,)
 
     def sample(self, num_points: int, num_dimensions: int, known: ArrayLike | None = None) -> Array:
@@ -106,13 +107,13 @@ class Positions(Block, TakesMissing):
         return dist.MixtureSameFamily(dist.Categorical(classes), parts)
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
-        """Positions move in units of their prior deviation."""
+        """Coordinates in units of the prior standard deviation of positions."""
         if isinstance(bijector, Centring):
             return Centring(self.scale)
         return AffineTransform(0.0, self.scale)
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse distances that are all zero or missing, and equal points where noise is relative."""
+        """Refuse distances that are all zero or missing, and equal points if noise is relative."""
         table = np.asarray(value)
         if table.ndim < 2:  # statements of links
             return
@@ -130,7 +131,7 @@ class Positions(Block, TakesMissing):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Positions of small stress and classical scaling in turn, and positions ever farther from these."""
+        """Positions of small stress and from classical scaling in turn, with growing deviations."""
         table = np.asarray(value, float)
         scaled = landmark_scaling(table, shapes["position"][1])
         near = np.stack([relaxed(scaled, table, _landmarks(table)), scaled])
@@ -142,19 +143,19 @@ class Positions(Block, TakesMissing):
 
 
 def _landmarks(table: NDArray) -> NDArray[np.int64]:
-    """Numbers of the points that the columns are distances from."""
+    """Numbers of the points from which the columns are distances."""
     return np.where(np.isnan(table), np.inf, table).argmin(axis=0)
 
 
 def landmark_scaling(distances: NDArray, num_dimensions: int) -> NDArray[np.float64]:
-    """Positions by classical scaling of the landmarks, and least squares for the other points.
+    """Positions from classical scaling of the landmarks, and least squares for the other points.
 
-    A missing distance is that of the shortest way over landmarks.
+    A missing distance is replaced by that of the shortest path through landmarks.
 
     Parameters
     ----------
     distances : ndarray, shape (num_points, num_landmarks)
-        Zero of a landmark from itself.
+        Zero from a landmark to itself.
 
     Returns
     -------

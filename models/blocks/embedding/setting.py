@@ -1,4 +1,4 @@
-"""What an embedding is of, and options that must fit it."""
+"""Data of an embedding, and options that must agree with them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ def check_setting(
 def tables_of(
     given: Mapping[str, ArrayLike | None], options: Mapping[str, Any]
 ) -> tuple[int, Array, Array | None]:
-    """Number of points, landmarks, and distances from them, None to simulate.
+    """Number of points, landmarks, and distances from them (None to simulate).
 
     Raises
     ------
     ValueError
-        If nothing says how many points there are, or there are too few landmarks for the dimensions.
+        If the number of points is not determined, or there are too few landmarks for the
+        dimensions.
     """
     number, width = options["num_dimensions"], options["num_landmarks"]
     data: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

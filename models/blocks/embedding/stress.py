@@ -1,4 +1,4 @@
-"""Positions of least stress, which have no walls where points would have to pass one another."""
+"""Positions of least stress, found without barriers where points would have to pass one another."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from scipy.optimize import minimize
 __all__ = ["relaxed"]
 
 _STEPS = 60
-"""Steps of L-BFGS in each of the two spaces."""
+"""Number of L-BFGS steps in each of the two spaces."""
 
 _LIFT = 0.3
-"""Deviation in the further dimension, in deviations of the positions."""
+"""Standard deviation in the additional dimension, in standard deviations of the positions."""
 
 
 def relaxed(
     positions: NDArray[np.float64], distances: NDArray, landmarks: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    r"""Positions of small raw stress, by way of one dimension more.
+    r"""Positions of small raw stress, through one additional dimension.
 
     .. math:: \sum_{i, j \text{ known}} (\|x_i - x_j\| - d_{ij})^2
 
-    Points that would have to pass through others pass around them in the further dimension; then the
-    positions are projected to their principal axes and settle again.
+    Points that would have to pass through others pass around them in the additional dimension. Then
+    the positions are projected to their principal axes and optimised again.
 
     Parameters
     ----------
     positions : ndarray, shape (num_points, num_dimensions)
-        Where to begin.
+        Starting positions.
     distances : ndarray, shape (num_points, num_landmarks)
         NaN where missing.
     landmarks : ndarray of int, shape (num_landmarks,)
@@ -54,7 +54,7 @@ def relaxed(
 def _settled(
     start: NDArray[np.float64], distances: NDArray, landmarks: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Positions after some steps of L-BFGS on the stress."""
+    """Positions after L-BFGS steps on the stress."""
     known = np.isfinite(distances) & (np.arange(len(start))[:, None] != landmarks)
     tiny = np.finfo(float).tiny
 

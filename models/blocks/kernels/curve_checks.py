@@ -1,4 +1,4 @@
-"""What curves, their scales and what is seen of them may be: shapes and values, refused by sentences."""
+"""Checks of the shapes and values of curves, their scales and their observations."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ SCALES = ("length_scale", "amplitude", "noise")
 _MOST_OUTPUT_AXES = 2
 
 _FAR = 10
-"""Amplitudes between the rows and the prior mean of curves that no curve is likely to bridge."""
+"""Distance of rows from the prior mean, in amplitudes, that curves are unlikely to reach."""
 
 
 def count_outputs(y: ArrayLike | None) -> int | None:
-    """Number of outputs of the rows, None for rows that are numbers or are simulated."""
+    """Number of outputs of the rows; None if rows are numbers or are simulated."""
     shape = (0,) if y is None else jnp.shape(y)
     if len(shape) > _MOST_OUTPUT_AXES:
         raise ValueError(f"y has shape {shape}; expected (rows,) or (rows, outputs)")
@@ -51,7 +51,7 @@ def count_outputs(y: ArrayLike | None) -> int | None:
 
 
 def check_measured(observed: Any, y: Any) -> None:
-    """Refuse anything but a one or a zero for each value, and zeros alone."""
+    """Refuse anything but ones and zeros, one per value, and refuse all zeros."""
     if observed is not None and y is not None and jnp.shape(observed) != jnp.shape(y):
         raise ValueError(
             f"observed has shape {jnp.shape(observed)}, y has {jnp.shape(y)}; pass a one or a zero for each "
@@ -70,7 +70,7 @@ def check_measured(observed: Any, y: Any) -> None:
 
 
 def check_anchors(anchors: Any, inputs: Any) -> None:
-    """Refuse anchors that have other columns than the inputs."""
+    """Refuse anchors whose columns differ from those of the inputs."""
     shapes = [jnp.shape(one) for one in (anchors, inputs)]
     columns = [shape[1] if len(shape) > 1 else 1 for shape in shapes]
     if len(shapes[0]) not in (1, 2) or columns[0] != columns[1]:
@@ -81,14 +81,14 @@ def check_anchors(anchors: Any, inputs: Any) -> None:
 
 
 def check_inducing(inducing: Any) -> int:
-    """A number of inducing points."""
+    """Check and return the number of inducing points."""
     if isinstance(inducing, bool) or not isinstance(inducing, Integral) or inducing < 1:
         raise ValueError(f"inducing = {inducing!r:.60}; expected a number of inducing points")
     return int(inducing)
 
 
 def check_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:
-    """A finite prior mean of the curves, one number or one for each output."""
+    """Check and return the finite prior mean of the curves: one number, or one per output."""
     value = given_array("mean", mean)
     known = not is_traced(value)
     if value.shape not in ((), (num_outputs,)) or (known and not np.isfinite(value).all()):
@@ -99,7 +99,7 @@ def check_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:
 
 
 def measured_mean(y: Any, observed: Any) -> Any:
-    """Mean of what was measured, shape () or (num_outputs,); zero of an output without a measurement."""
+    """Mean of the measurements, shape () or (num_outputs,); zero for an output without measurement."""
     xp = library_of(y, observed)
     table = xp.asarray(y)
     known = xp.ones(table.shape, bool) if observed is None else xp.asarray(observed) > 0
@@ -107,7 +107,7 @@ def measured_mean(y: Any, observed: Any) -> Any:
 
 
 def warn_of_distance(name: str, y: Any, observed: Any, mean: Any, amplitude: Any) -> None:
-    """Warn of outcomes whose mean is many amplitudes from the prior mean of the curves."""
+    """Warn about outcomes whose mean is many amplitudes from the prior mean of the curves."""
     away = np.abs(measured_mean(np.asarray(y, float), observed) - mean).max() / np.max(amplitude)
     if away > _FAR:
         given = np.asarray(mean).tolist()
@@ -118,7 +118,7 @@ def warn_of_distance(name: str, y: Any, observed: Any, mean: Any, amplitude: Any
 
 
 def check_own(own: Collection[str]) -> None:
-    """Refuse what is no list of names of `SCALES`."""
+    """Refuse anything but a list of names of `SCALES`."""
     listed = isinstance(own, Collection) and not isinstance(own, str | bytes)
     if not listed or not {one if isinstance(one, str) else None for one in own} <= set(SCALES):
         raise ValueError(
@@ -127,7 +127,7 @@ def check_own(own: Collection[str]) -> None:
 
 
 def check_positive(name: str, given: Any) -> Any:
-    """A positive number; for length-scales one for each input, for noise one for each output."""
+    """Check and return a positive number, or one per input (length-scales) or output (noise)."""
     value = given_array(name, given)
     valid = is_traced(value) or (np.isfinite(value) & (value > 0)).all()
     if value.ndim > (name in ("length_scale", "noise")) or not valid:
@@ -136,7 +136,7 @@ def check_positive(name: str, given: Any) -> Any:
 
 
 def check_scale_shapes(inputs: Any, **scales: Any) -> None:
-    """Refuse scales of more than one number, but length-scales with one for each input."""
+    """Refuse scales of more than one number, except length-scales with one number per input."""
     number = jnp.shape(inputs)[1] if jnp.ndim(inputs) > 1 else 1
     for name, given in scales.items():
         if given is None:

@@ -23,9 +23,10 @@ class CurveDensity(dist.Distribution):
     .. math:: y_{nd} \mid w, z_n = k \sim N(m_d + a_k\, \phi_k(x_n)^\top w_{kd},\;
               \sigma_{kd}^2 + a_k^2 (1 - |\phi_k(x_n)|^2))
 
-    with the features :math:`\phi` of `features`. At the anchors this is the Gaussian process itself, at
-    any other single input its conditional given the anchors. Between rows what the anchors leave
-    unexplained is taken as independent, as in the fully independent training conditional (FITC).
+    with the features :math:`\phi` of `features`. At the anchors this is the Gaussian process
+    itself; at any other single input it is its conditional given the anchors. The part that the
+    anchors leave unexplained is treated as independent between rows, as in the fully independent
+    training conditional (FITC).
 
     Parameters
     ----------
@@ -41,9 +42,9 @@ class CurveDensity(dist.Distribution):
     noise : array_like, shape (), (num_clusters,), or (num_clusters or 1, num_outputs)
         Standard deviation about the curves.
     mean : array_like, shape () or (num_outputs,)
-        Of the curves a priori.
+        Prior mean of the curves.
     observed : array_like, shape (num_rows,) or (num_rows, num_outputs), optional
-        One where an output of a row was measured, zero where it has no density.
+        One if an output of a row was measured; zero if it has no density.
     """
 
     arg_constraints: ClassVar[dict] = {}
@@ -91,7 +92,7 @@ class CurveDensity(dist.Distribution):
         return constraints.independent(constraints.real, self.event_dim)
 
     def beside_value(self) -> dict[str, Callable[[], Array]]:
-        """Outputs that were not measured, and are not scored; see `ScoresMore`."""
+        """Outputs that were not measured and are not scored; see `ScoresMore`."""
         return {} if self.observed is None else {"what was measured": lambda: self.observed <= 0}
 
     @property
@@ -115,26 +116,26 @@ class CurveDensity(dist.Distribution):
     def variances(self, unexplained: Array) -> Array:
         """Variance of a row about the weighted features, shape (num_rows, num_clusters, outputs).
 
-        The last axis has the length one where outputs have one noise.
+        The last axis has length one if outputs share their noise.
         """
         own = unexplained.T if self.has_own_features else unexplained[:, None]
         found = self.by_output**2 + (self.amplitude**2 * own)[..., None]
         return jnp.broadcast_to(found, (*self.batch_shape, found.shape[-1]))
 
     def table(self, value: Array) -> Array:
-        """Rows less the prior mean of the curves, zero where not observed, shape (num_rows, num_outputs)."""
+        """Rows minus the prior mean, zero where not observed, shape (num_rows, num_outputs)."""
         apart = value - self.offset
         apart = apart if self.observed is None else jnp.where(self.observed > 0, apart, 0.0)
         return apart.reshape(len(apart), -1)
 
     def counted(self, found: Array) -> Array:
-        """Terms of rows, clusters and outputs, zero for outputs that were not observed."""
+        """Terms of rows, clusters and outputs, set to zero for unobserved outputs."""
         if self.observed is None:
             return found
         return jnp.where(self.observed.reshape(len(found), 1, -1) > 0, found, 0.0)
 
     def values(self, found: Array, weights: Array) -> Array:
-        """Values at the inputs of curves of some weights, shape (num_rows, num_clusters, ...)."""
+        """Values at the inputs of curves with given weights, shape (num_rows, num_clusters, ...)."""
         own = "knm" if self.has_own_features else "nm"
         curves = jnp.einsum(f"{own},k...m->nk...", found, weights)
         size = self.amplitude.reshape(self.amplitude.shape + (1,) * self.event_dim)
@@ -147,12 +148,12 @@ class CurveDensity(dist.Distribution):
 
     @property
     def doubt(self) -> Array:
-        """Variance of the curves that the anchors leave unexplained, of the shape of `mean`."""
+        """Variance of the curves that the anchors leave unexplained, with the shape of `mean`."""
         return self.variance - (self.by_output if self.event_dim else self.by_output[:, 0]) ** 2
 
     @property
     def variance(self) -> Array:
-        """Variance about the curves, of the shape of `mean`."""
+        """Variance about the curves, with the shape of `mean`."""
         spread = self.variances(self.features()[1])
         spread = spread if self.event_dim else spread[..., 0]
         return jnp.broadcast_to(spread, self.batch_shape + self.event_shape)
@@ -166,13 +167,13 @@ class CurveDensity(dist.Distribution):
     def log_prob(self, value: Array) -> Array:
         """Log densities, shape (num_rows, num_clusters), of values (num_rows, 1, ...)."""
         known = value
-        if self.observed is not None:  # what stands in their place has no slope either
+        if self.observed is not None:  # their placeholders have no gradient either
             known = jnp.where(self.observed[:, None] > 0, value, 0.0)
         found = self._normal().log_prob(known)
         return self.counted(found.reshape(*self.batch_shape, -1)).sum(axis=-1)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw a row along every curve, all its outputs."""
+        """Draw a row, with all its outputs, along every curve."""
         return self._normal().to_event(self.event_dim).sample(key, sample_shape)
 
     def take(self, rows: ArrayLike) -> CurveDensity:

@@ -1,4 +1,4 @@
-"""The setting in which curves are looked for: their anchors, typical scales, and scales that are learned."""
+"""The setting in which curves are fitted: their anchors, typical scales, and learned scales."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ from .stationary import as_columns, check_kernel, choose_anchors
 __all__ = ["curve_anchors", "curve_mean", "curve_scales", "curve_setting"]
 
 _MOST_ANCHORS = 1000
-"""Anchors up to which curves are exact unasked; a step takes the cube of their number."""
+"""Number of anchors up to which curves are exact by default; the cost of a step is cubic in it."""
 
 
 def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray:
-    """Anchors of the curves where none are given.
+    """Anchors of the curves if none are given.
 
-    Where the length-scale is known they are chosen until no value has a share of its variance above 1e-12
-    that they leave unexplained, so that curves are exact to rounding: smooth curves need few. Where
-    it is learned they are all distinct inputs. With ``inducing`` there are so many at most.
+    If the length-scale is known, anchors are added until they leave at most a share of 1e-12 of the
+    variance of any value unexplained. Curves are then exact to rounding; smooth curves need few
+    anchors. If the length-scale is learned, the anchors are all distinct inputs. ``inducing`` is
+    their maximum number.
 
     Parameters
     ----------
     data : mapping
-        Data of `trajectories` by name: ``inputs``, and ``y`` and ``observed`` where there are any.
+        Data of `trajectories` by name: ``inputs``, and ``y`` and ``observed`` if there are any.
     options : mapping
-        Options of it by name.
+        Options of `trajectories` by name.
 
     Returns
     -------
@@ -87,12 +88,12 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
 
 
 def curve_mean(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray | None:
-    """Prior mean of the curves where none is given: that of y, or None where the amplitude is given.
+    """Prior mean of the curves if none is given: that of y, or None if the amplitude is given.
 
     Parameters
     ----------
     data, options : mapping
-        Those of `trajectories` by name.
+        Data and options of `trajectories` by name.
 
     Returns
     -------
@@ -103,7 +104,7 @@ def curve_mean(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray |
 
 
 def _mean_of(y: Any, observed: Any, amplitude: Any) -> Any:
-    """Mean of what was measured, None where the amplitude is given or nothing was measured."""
+    """Mean of the measurements; None if the amplitude is given or nothing was measured."""
     return None if y is None or amplitude is not None else measured_mean(y, observed)
 
 
@@ -120,7 +121,7 @@ def curve_setting(
     noise: ArrayLike | dist.Distribution | None,
     mean: ArrayLike | None,
 ) -> Setting:
-    """Check what is seen of curves, and read typical scales off it where none are given.
+    """Check the observations of curves, and derive typical scales from them if none are given.
 
     Parameters are those of `trajectories`.
 
@@ -145,7 +146,7 @@ def curve_setting(
 
 
 def _typical_scales(y: Any, observed: Any, inputs: Any, *given: Any) -> dict[str, Any]:
-    """Typical length-scale, amplitude and noise: as given, the mean of a prior, or read off the data."""
+    """Typical length-scale, amplitude and noise: as given, the mean of a prior, or from the data."""
     xp = library_of(y, observed, inputs)
     reach = xp.ptp(xp.asarray(inputs), axis=0)
     spread = 1.0
@@ -174,9 +175,10 @@ def curve_scales(
     own: Collection[str],
     **given: ArrayLike | dist.Distribution | None,
 ) -> dict[str, Any]:
-    r"""Length-scale, amplitude and noise of the curves, as `CurveDensity` takes them.
+    r"""Length-scale, amplitude and noise of the curves, in the form that `CurveDensity` takes.
 
-    Those that are not given are sampled from :math:`\text{LogNormal}(\log s, 1)` about their typical value s.
+    Scales that are not given are sampled from :math:`\text{LogNormal}(\log s, 1)` about their
+    typical value s.
 
     Parameters
     ----------
@@ -184,14 +186,14 @@ def curve_scales(
     num_clusters : int
     num_outputs : int or None
     own : some of {"length_scale", "amplitude", "noise"}
-        Learned scales of which every cluster has its own.
+        Learned scales with a separate value for every cluster.
     **given : array_like, Distribution or None
-        All three, by name; a distribution is the prior of one that is learned.
+        All three scales by name; a distribution is the prior of a learned scale.
 
     Raises
     ------
     ValueError
-        If one that is given is not positive, has the wrong shape, or is named by `own`.
+        If a given scale is not positive, has the wrong shape, or is named in `own`.
     """
     scales: dict[str, Any] = {
         name: _scale(name, given[name], setting, num_clusters if name in own else None)
@@ -204,7 +206,7 @@ def curve_scales(
 
 
 def _scale(name: str, given: Any, setting: Setting, num_clusters: int | None) -> Array:
-    """A positive parameter, given or learned, of all clusters or of each."""
+    """A positive parameter, given or learned, common to all clusters or one per cluster."""
     if given is not None and not isinstance(given, dist.Distribution):
         if num_clusters is not None:
             raise ValueError(
@@ -222,7 +224,7 @@ def _scale(name: str, given: Any, setting: Setting, num_clusters: int | None) ->
 
 
 def _by_output(noise: Array, num_outputs: int | None, *, own: bool) -> Array:
-    """Noise with axes of clusters and outputs, where it differs between outputs."""
+    """Noise, with axes of clusters and outputs if it differs between outputs."""
     if noise.ndim == own:
         return noise
     if num_outputs is None or noise.shape[-1] != num_outputs:

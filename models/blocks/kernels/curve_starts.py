@@ -1,4 +1,4 @@
-"""Starts of runs that look for curves: at several length-scales, by random shares of the rows."""
+"""Starting values of curves: several length-scales, and random responsibilities of the rows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from .stationary import as_columns, gram
 __all__ = ["Setting"]
 
 _LENGTHS = 9
-"""Length-scales that are weighed, at least."""
+"""Minimum number of length-scales that are compared."""
 
 _LEVELS = (1.0, 2.0, 4.0)
-"""Multiples of the typical noise at which they are."""
+"""Multiples of the typical noise at which length-scales are compared."""
 
 
 class Setting(NamedTuple):
-    """What curves are looked for in: inputs, anchors, the unit of each row, and typical scales.
+    """Setting in which curves are fitted: inputs, anchors, the unit of each row, and typical scales.
 
-    `observed` says which outputs of a row were measured, None that all were. `prior` is that of a
-    length-scale that is learned, "default" or a distribution; None where the typical one is given.
+    `observed` says which outputs of a row were measured; None means all. `prior` is the prior of a
+    learned length-scale, "default" or a distribution; None means that the typical length-scale is
+    given.
     """
 
     kernel: str
@@ -42,16 +43,17 @@ class Setting(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether all of it is numbers."""
+        """Whether all values are numbers, not traced."""
         return not any(isinstance(one, Tracer) for one in self)
 
     def length_scales(self, value: NDArray, seed: int, num_starts: int) -> NDArray[np.float64]:
-        """Length-scales to start from: the typical one first, then others if it is learned.
+        """Starting values of the length-scale: the typical one first, then others if it is learned.
 
-        A climb from the typical one misses what it cannot see: a season of one year is noise to a curve
-        that bends once in four. Under a prior that was given the others are drawn from it. Under the default
-        one they lie evenly, by their logarithms, between the mean distance of neighbouring inputs and the
-        reach of the inputs, those first by which the curve of all rows has the most evidence.
+        A fit from the typical length-scale misses structure on other scales: a yearly season is
+        noise to a curve that bends once in four years. Under a given prior the others are drawn
+        from it. Under the default prior they are evenly spaced in logarithms between the mean
+        distance of neighbouring inputs and the range of the inputs, in decreasing order of the
+        evidence of a common curve for all rows.
 
         Returns
         -------
@@ -69,7 +71,7 @@ class Setting(NamedTuple):
         return found
 
     def _factors(self, number: int) -> NDArray[np.float64]:
-        """Length-scales between neighbours and reach, in typical ones; none where no input varies."""
+        """Length-scales from neighbour distance to range, in typical units; none if no input varies."""
         inputs = as_columns(np.asarray(self.inputs, float))
         reach = np.ptp(inputs, axis=0)
         moves = reach > 0
@@ -81,7 +83,7 @@ class Setting(NamedTuple):
         return np.geomspace((reach / steps).min(), reach.max(), most + 1)[:-1]
 
     def _evidence(self, value: NDArray, length: NDArray) -> float:
-        """Log density of all rows about one curve, up to a constant, at the best of few noise levels."""
+        """Log density of all rows about one curve, up to a constant, at the best of a few noise levels."""
         table, phi = self._table(value), self._features(length)
         square, pulled, within = phi.T @ phi, phi.T @ table, np.sum(table**2)
         found = []
@@ -95,7 +97,7 @@ class Setting(NamedTuple):
         return max(found)
 
     def _table(self, value: NDArray) -> NDArray[np.float64]:
-        """Outputs about their mean, a column each; those not observed are as the others on average."""
+        """Outputs about their mean, one per column; unobserved ones are the average of the others."""
         table = np.asarray(value, float).reshape(len(np.asarray(self.inputs)), -1)
         if self.observed is not None:
             known = np.asarray(self.observed).reshape(table.shape) > 0
@@ -104,7 +106,7 @@ class Setting(NamedTuple):
         return table - np.asarray(self.mean)
 
     def _features(self, length: NDArray) -> NDArray[np.float64]:
-        """Features of the rows, of the typical amplitude, shape (num_rows, num_anchors)."""
+        """Features of the rows, with the typical amplitude, shape (num_rows, num_anchors)."""
         inputs, anchors = (
             as_columns(np.asarray(one, float)) for one in (self.inputs, self.anchors)
         )
@@ -116,7 +118,7 @@ class Setting(NamedTuple):
     def random_curves(
         self, value: NDArray, num_clusters: int, seed: int, num_starts: int
     ) -> NDArray[np.float64]:
-        r"""White weights of the curves that random responsibilities of the units give.
+        r"""White weights of the curves under random responsibilities of the units.
 
         Responsibilities are those of Ross and Dy (2013): uniform numbers, divided by their sum. With
         :math:`q_{nk} = (1 + \delta_{nk}) / K` means are, to first order in :math:`\delta` (own derivation),
@@ -124,8 +126,8 @@ class Setting(NamedTuple):
         .. math:: w_k = \bar w + \tfrac{a}{K \sigma^2} \bar P^{-1} \Phi^\top (\delta_k \circ (y - \bar f)),
                   \quad \bar P = I + \tfrac{a^2}{K \sigma^2} \Phi^\top \Phi,
 
-        with the curve :math:`\bar f` that all rows have in common: one factorisation for all starts of one
-        length-scale. Outputs that were not observed are taken to be as the others are on average.
+        with the common curve :math:`\bar f` of all rows. All starts with the same length-scale
+        share one factorisation. Unobserved outputs are set to the average of the others.
 
         Returns
         -------
@@ -145,7 +147,7 @@ class Setting(NamedTuple):
         return found
 
     def _curves(self, table: NDArray, length: NDArray, apart: NDArray) -> NDArray[np.float64]:
-        """Weights by relative differences of responsibilities, (num_starts, num_clusters, num_rows)."""
+        """Weights from relative differences of responsibilities, (num_starts, num_clusters, num_rows)."""
         phi = self._features(length)
         share = 1.0 / (apart.shape[1] * float(np.mean(self.noise)) ** 2)
         factor = cho_factor(np.eye(phi.shape[1]) + share * phi.T @ phi)

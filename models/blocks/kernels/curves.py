@@ -1,4 +1,4 @@
-"""Curves of clusters: Gaussian processes by white weights at anchors, and their conjugate update."""
+"""Curves of clusters: Gaussian processes with white weights at anchors, and conjugate updates."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ __all__ = ["Curves", "Scale"]
 
 
 class Scale(Block):
-    """A positive parameter of curves that is learned: where it starts, and in which unit it moves.
+    """A learned positive parameter of curves, with its starting values and its unit.
 
     Parameters
     ----------
     name : str
-        Of the site.
+        Name of the site.
     prior : Distribution
     typical : array_like
-        Of the shape of a draw.
+        Typical value, with the shape of a draw.
     num_clusters : int or None
-        None for one of all clusters.
+        None for a value common to all clusters.
     dim : str
-        What it has one for each of, where a draw is a vector.
+        Name of the axis of a draw, if it is a vector.
     setting : Setting, optional
-        Of a length-scale, from which starts are found; without it all are at the typical value.
+        Source of the starts of a length-scale; without it all starts are at the typical value.
     """
 
     factor: ClassVar[str] = "unary"
@@ -61,7 +61,7 @@ class Scale(Block):
         self.prior, self.typical, self.num_clusters = prior, typical, num_clusters
 
     def sample(self) -> Array:
-        """Sample it."""
+        """Sample the parameter."""
         names = [self.dim] * self.prior.event_dim
         with numpyro.plate("clusters", self.num_clusters) if self.num_clusters else nullcontext():
             return self.declare("curve_scale", self.name, self.prior, names)
@@ -90,7 +90,8 @@ class Scale(Block):
 class _NormalPosterior(NamedTuple):
     """Normal posterior of the weights: means, and Cholesky factors of the precisions.
 
-    Factors have axes of clusters and of outputs, the latter of length one where these share a precision.
+    Factors have axes of clusters and outputs; the latter has length one if outputs share a
+    precision.
     """
 
     mean: Array
@@ -100,12 +101,12 @@ class _NormalPosterior(NamedTuple):
 class Curves(Block, FollowsPoints):
     r"""White weights of the curves of clusters, a priori standard normal.
 
-    Given responsibilities :math:`q_{nk}` and variances :math:`s_{nk}^2` their posterior is normal with the
-    precision :math:`P_k = I + a_k^2 \Phi^\top S_k \Phi`, :math:`S_k = \text{diag}(q_{nk} / s_{nk}^2)`,
-    which all outputs share, and means :math:`P_k^{-1} a_k \Phi^\top S_k (y_d - m_d)`. Outputs that have noise
-    of their own, or were not observed in all rows, have their own :math:`P_{kd}` and :math:`S_{kd}`. No
-    Gram matrix of the rows is formed. Ross and Dy (2013, eqs. 18-21) have the same factor of the values
-    :math:`a \Phi w`; as printed, its mean lacks the output.
+    Given responsibilities :math:`q_{nk}` and variances :math:`s_{nk}^2` their posterior is normal
+    with the precision :math:`P_k = I + a_k^2 \Phi^\top S_k \Phi`, :math:`S_k = \text{diag}(q_{nk} /
+    s_{nk}^2)`, which all outputs share, and means :math:`P_k^{-1} a_k \Phi^\top S_k (y_d - m_d)`.
+    Outputs with separate noise, or with unobserved rows, have their own :math:`P_{kd}` and
+    :math:`S_{kd}`. No Gram matrix of the rows is formed. Ross and Dy (2013, eqs. 18-21) have the
+    same factor of the values :math:`a \Phi w`; as printed, its mean lacks the output.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class Curves(Block, FollowsPoints):
     num_outputs : int or None
         None for rows that are numbers.
     setting : Setting, optional
-        From which starts are found; without it curves start near their prior mean.
+        Source of the starts; without it curves start near their prior mean.
     """
 
     factor: ClassVar[str] = "unary"
@@ -138,16 +139,16 @@ class Curves(Block, FollowsPoints):
             return self.declare("curves", name, prior, names)
 
     def check(self, name: str, value: Any) -> None:
-        """Warn of rows that are many amplitudes from the prior mean of the curves."""
+        """Warn about rows that are many amplitudes from the prior mean of the curves."""
         if self.setting is not None and self.setting.is_known:
             setting = self.setting
             warn_of_distance(name, value, setting.observed, setting.mean, setting.amplitude)
 
     def statistics(self, observation: Observation) -> tuple[Array, Array]:
-        """Precisions and shifts that the rows add.
+        """Contributions of the rows to precisions and shifts.
 
-        Shapes (num_clusters, 1 or num_outputs, num_anchors, num_anchors) and (num_clusters, num_outputs,
-        num_anchors).
+        Their shapes are (num_clusters, 1 or num_outputs, num_anchors, num_anchors) and
+        (num_clusters, num_outputs, num_anchors).
         """
         density = _density(observation)
         found, unexplained = density.features()
@@ -175,7 +176,7 @@ class Curves(Block, FollowsPoints):
         return _NormalPosterior(mean.reshape(self._shape), root)
 
     def mode(self, found: _NormalPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Means."""
+        """Means of the weights."""
         return {"curves": found.mean}
 
     def draw(self, rng_key: Array, found: _NormalPosterior) -> dict[str, Array]:
@@ -197,7 +198,7 @@ class Curves(Block, FollowsPoints):
         )
 
     def means(self, found: _NormalPosterior) -> dict[str, Array]:
-        """Means of the weights, in which curves are linear."""
+        """Means of the weights; curves are linear in the weights."""
         return {"curves": found.mean}
 
     def expected_factors(
@@ -250,7 +251,7 @@ class Curves(Block, FollowsPoints):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Curves around the one of all rows, by random responsibilities."""
+        """Curves around the common curve of all rows, from random responsibilities."""
         if self.setting is None or not self.setting.is_known:
             return {}
         found = self.setting.random_curves(value, self.num_clusters, seed, num_starts)
@@ -258,7 +259,7 @@ class Curves(Block, FollowsPoints):
 
 
 def _density(observation: Observation) -> CurveDensity:
-    """Components of the observed mixture, which know inputs and parameters of the kernel."""
+    """Components of the observed mixture, which hold the inputs and parameters of the kernel."""
     fn: Any = observation.fn
     return fn.components
 

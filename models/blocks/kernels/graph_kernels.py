@@ -1,8 +1,9 @@
 r"""Kernels on the neighbourhood graph of points, smooth along clusters (Lu 2008, section 4.5.2).
 
 Affinities :math:`S_{ij} = e^{-\|x_i - x_j\|^2 / s^2}` with degrees :math:`d_i = \sum_j S_{ij}` give
-the normalised Laplacian :math:`I - D^{-1/2} S D^{-1/2} = \sum_k \mu_k \phi_k \phi_k^T`, and each kernel
-is :math:`K = \sum_k g(\mu_k) \phi_k \phi_k^T` with gains g that fall with the frequency :math:`\mu`.
+the normalised Laplacian :math:`I - D^{-1/2} S D^{-1/2} = \sum_k \mu_k \phi_k \phi_k^T`, and each
+kernel is :math:`K = \sum_k g(\mu_k) \phi_k \phi_k^T` with gains g that decrease with the frequency
+:math:`\mu`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GAINS: dict[str, Callable[[NDArray, float], NDArray]] = {
     "random_walk": lambda frequency, variance: 1.0 / (frequency + variance),
     "step": lambda frequency, cut: (frequency <= cut).astype(float),
 }
-"""Gain of each kernel at a frequency, by its one parameter."""
+"""Gain of each kernel at a frequency, given its parameter."""
 
 GRIDS: dict[str, tuple[float, ...]] = {
     "diffusion": (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
@@ -36,21 +37,22 @@ GRIDS: dict[str, tuple[float, ...]] = {
     "step": (0.01, 0.03, 0.1, 0.2, 0.3, 0.5),
 }
 BANDWIDTHS = (0.3, 0.5, 0.7, 1.0, 1.5)
-"""In units of the median distance to the tenth neighbour; large sparse graphs fall apart under the
-first two, and would have more frequencies near zero than eigenpairs."""
+"""Bandwidths in units of the median distance to the tenth neighbour. Under the first two, large sparse
+graphs fall apart, and would have more frequencies near zero than eigenpairs."""
 
 _NEGLIGIBLE = 1e-10
-"""Gains below this share of the largest make no feature."""
+"""Gains below this share of the largest do not give a feature."""
 
 _MOST_WEIGHT = 12.0
-"""Stands in for the weight of a hard link."""
+"""Finite weight that replaces that of a hard link."""
 
 _DAMPED = 0.2
-"""Least divisor of the extension to new points. Below it they say little about an eigenvector, and
-dividing by it would turn that into noise of any size (`benchmarks/graph_extension.py`)."""
+"""Least divisor of the extension to new points. With smaller divisors, new points have little
+information about an eigenvector, and the division would turn that into noise of any size
+(`benchmarks/graph_extension.py`)."""
 
 _ROWS = 1000
-"""New points whose distances are computed at once."""
+"""Number of new points whose distances are computed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +114,11 @@ class GraphKernel:
         num_eigenpairs : int
             Number of lowest frequencies that are kept.
         whiten : bool
-            Measure distances after whitening, which data with strongly correlated features need.
+            Measure distances after whitening, as is necessary for data with strongly correlated
+            features.
         constant : bool
             Keep the eigenvector :math:`\sqrt{d}` of frequency zero, which moves all points to one
-            class. The thesis keeps it; without it accuracies are higher.
+            class. The thesis keeps it; accuracies are higher without it.
 
         Raises
         ------
@@ -131,7 +134,7 @@ class GraphKernel:
 
     @property
     def gains(self) -> NDArray[np.float64]:
-        """Gain of each eigenvector, scaled to a unit mean diagonal of the kernel."""
+        """Gain of each eigenvector, scaled such that the kernel has a mean diagonal of one."""
         gains = GAINS[self.kind](self.frequencies, self.parameter)
         if not gains.sum() > 0:
             raise ValueError(
@@ -151,10 +154,10 @@ class GraphKernel:
 
         Notes
         -----
-        The extension gives points of the graph their own features back. Where :math:`1 - \mu_k` is
-        near zero the sum is mostly noise, and :math:`(1 - \mu_k) / c^2` stands for the factor
-        :math:`(1 - \mu_k)^{-1}` wherever :math:`|1 - \mu_k| < c = 0.2`: such features are damped,
-        those of points of the graph too if these are passed as new.
+        For points of the graph, the extension reproduces their own features. Where :math:`1 -
+        \mu_k` is near zero the sum is mostly noise, and :math:`(1 - \mu_k) / c^2` replaces the
+        factor :math:`(1 - \mu_k)^{-1}` wherever :math:`|1 - \mu_k| < c = 0.2`. Such features are
+        damped, also for points of the graph if these are passed as new points.
         """
         used = self.gains > _NEGLIGIBLE * self.gains.max()
         scale = np.sqrt(self.gains[used])
@@ -177,7 +180,7 @@ class GraphKernel:
         return found * scale
 
     def alignment(self, links: Links, num_clusters: int = 2) -> float:
-        """Expected alignment with the labels that links leave possible (Lu 2008, eqs. 4.33-4.35)."""
+        """Expected alignment with labels that agree with the links (Lu 2008, eqs. 4.33-4.35)."""
         pairs, agreement = expected_agreement(links, num_clusters)
         first, second = self.vectors[pairs[:, 0]], self.vectors[pairs[:, 1]]
         inner = 2 * np.einsum("pk,pk,k,p", first, second, self.gains, agreement, optimize=True)
@@ -193,10 +196,10 @@ def candidate_kernels(
     whiten: bool = False,
     constant: bool = False,
 ) -> Iterator[GraphKernel]:
-    """Kernels to choose from: a grid of bandwidths, and of each kind's parameter.
+    """Candidate kernels: a grid of bandwidths, and of each kind's parameter.
 
-    Five bandwidths lie around the median distance to the tenth neighbour; on sparse graphs of more
-    than 2000 points the three largest of them. Parameters are those of `GraphKernel.build`.
+    There are five bandwidths around the median distance to the tenth neighbour; sparse graphs of
+    more than 2000 points use the three largest. Parameters are those of `GraphKernel.build`.
     """
     for kind in kinds:
         _check_kind(kind)
@@ -212,7 +215,7 @@ def candidate_kernels(
 def choose_graph_kernel(
     x: ArrayLike, links: Links, *, num_clusters: int = 2, **options: Any
 ) -> GraphKernel:
-    """Graph kernel of highest expected alignment with the links, among `candidate_kernels`.
+    """Graph kernel with the highest expected alignment with the links, among `candidate_kernels`.
 
     Kernels are compared by their off-diagonal entries: the diagonal would favour kernels near the
     identity.
@@ -228,7 +231,7 @@ def choose_graph_kernel(
     Raises
     ------
     ValueError
-        If there are no links, they are links of other points, or no kernel is left.
+        If there are no links, they refer to other points, or no kernel is left.
     """
     if not isinstance(links, Links):
         raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")
@@ -250,11 +253,11 @@ def choose_graph_kernel(
 def expected_agreement(
     links: Links, num_clusters: int = 2
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    r"""Correlation of labels that a link, or a path of two links, ties.
+    r"""Correlation of labels tied by a link, or by a path of two links.
 
-    Of labels uniform a priori, :math:`(K P(z_i = z_j) - 1) / (K - 1)`, which is
+    For labels that are uniform a priori, it is :math:`(K P(z_i = z_j) - 1) / (K - 1)`, which is
     :math:`E[y_i y_j]` for two classes, given the link between i and j and the paths i-k-j only: a
-    corrected form of Lu (2008), eq. 4.35. Correlations multiply along a path; paths side by side add
+    corrected form of Lu (2008), eq. 4.35. Correlations multiply along a path; parallel paths add
     their log-odds weights.
 
     Returns
@@ -268,7 +271,7 @@ def expected_agreement(
     strength = np.tile(np.expm1(weights) / (np.exp(weights) + others), 2)
     order = np.argsort(ends[:, 0], kind="stable")
     ends, strength = ends[order], strength[order]
-    # joins each directed link to those after it that leave the same point
+    # joins each directed link to later ones that leave the same point
     last = np.searchsorted(ends[:, 0], ends[:, 0], side="right")
     count = last - np.arange(len(ends)) - 1
     one = np.repeat(np.arange(len(ends)), count)

@@ -1,4 +1,4 @@
-"""Class probabilities by latent functions of the features, as a NumPyro distribution."""
+"""Class probabilities from latent functions of the features, as a NumPyro distribution."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..mixtures.data_units import remark_on_units
 __all__ = ["LatentClassifier", "warn_of_offset"]
 
 _OFFSET = 0.8
-"""Share of the mean diagonal of a kernel that may come from where the middle of the points lies."""
+"""Share of the mean diagonal of a kernel that the mean of the points may account for."""
 
 
 def warn_of_offset(data: Mapping[str, Any]) -> None:
-    """Warn of features ``x`` far from zero beside their spread, where links are to tell points apart.
+    """Warn about features ``x`` that are far from zero relative to their spread, if there are links.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def warn_of_offset(data: Mapping[str, Any]) -> None:
 
 
 def _offset(table: NDArray) -> str | None:
-    """A sentence if rows are far from zero beside their spread."""
+    """A remark if rows are far from zero relative to their spread."""
     total = float(np.square(table).sum(axis=1).mean())
     offset = float(np.square(table.mean(axis=0)).sum())
     if offset <= _OFFSET * total:
@@ -58,16 +58,17 @@ def _offset(table: NDArray) -> str | None:
 
 
 class LatentClassifier(dist.Distribution):
-    r"""Probability of each class given a row of features, in the place of the row's density.
+    r"""Probability of each class given a row of features, in place of the row's density.
 
-    A discriminative model leaves the density of features open; up to that constant, class and
-    features have the joint density :math:`P(z = m \mid x)`, which stands here for
-    :math:`p(x \mid z = m)` beside equal mixing weights of one.
+    A discriminative model leaves the density of features unspecified. Up to that constant, class
+    and features have the joint density :math:`P(z = m \mid x)`, which here replaces :math:`p(x \mid
+    z = m)`, with all mixing weights equal to one.
 
     Parameters
     ----------
     coefficients : Array, shape (num_clusters, num_features)
-        Of the latent functions, whose softmax the probabilities are (Lu 2008, eq. 4.1).
+        Coefficients of the latent functions; the probabilities are their softmax (Lu 2008, eq.
+        4.1).
     """
 
     arg_constraints: ClassVar[dict] = {}
@@ -86,6 +87,6 @@ class LatentClassifier(dist.Distribution):
         return jax.nn.log_softmax(latent, axis=-1)
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
-        """Say where features lie far from zero, or their units decide what functions are probable."""
+        """Say that features lie far from zero, or that their units determine which functions are probable."""
         table = np.asarray(value, float)
         return _offset(table) or remark_on_units("x", table)

@@ -18,10 +18,10 @@ from sidebayes.common.fields import check_integer
 __all__ = ["NeighborGraph"]
 
 _DENSE = 2000
-"""Most points whose Laplacian is decomposed as a dense matrix."""
+"""Maximum number of points whose Laplacian is decomposed as a dense matrix."""
 
 _NEIGHBORS = 20
-"""Neighbours by default, where there are as many points."""
+"""Default number of neighbours, if there are as many points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class NeighborGraph:
     def build(cls, x: ArrayLike, num_neighbors: int | str | None, whiten: bool) -> NeighborGraph:
         """Graph of all pairs of points `x`, or of the `num_neighbors` nearest of each (itself too).
 
-        By "default" these are 20, or all points of fewer.
+        The "default" number is 20, or all points if there are fewer.
         """
         x = point_table("x", x)
         if len(x) < 3:
@@ -57,7 +57,7 @@ class NeighborGraph:
                 f"num_neighbors = {num_neighbors}; expected 2 to {len(x)}, the point itself counted, "
                 "or None for the complete graph"
             )
-        centred = points - points.mean(axis=0)  # so that squared distances do not cancel
+        centred = points - points.mean(axis=0)  # avoids cancellation
         near = NearestNeighbors(n_neighbors=size).fit(centred)
         number = near.kneighbors(centred, return_distance=False)
         first = np.concatenate([np.repeat(np.arange(len(x)), size), np.arange(len(x))])
@@ -71,7 +71,7 @@ class NeighborGraph:
         return cls(points, whitening, size, reach, found)
 
     def typical_distance(self) -> float:
-        """Median distance to the tenth neighbour, or to the last of fewer."""
+        """Median distance to the tenth neighbour, or to the last one if there are fewer."""
         rank = min(10, len(self.points) - 1)
         centred = self.points - self.points.mean(axis=0)
         near = NearestNeighbors(n_neighbors=rank + 1).fit(centred).kneighbors(centred)[0]
@@ -94,7 +94,7 @@ class NeighborGraph:
     def affinities_to(self, x_new: NDArray, bandwidth: float) -> NDArray[np.float64]:
         """Affinities of new points to all points of the graph, shape (num_new, num_points).
 
-        Neighbours are those that are near enough to either end, as within the graph.
+        Neighbours are points that are near enough to either end, as within the graph.
         """
         distance = cdist(x_new @ self.whitening, self.points)
         affinity = np.exp(-((distance / bandwidth) ** 2))
@@ -107,7 +107,7 @@ class NeighborGraph:
 
     @property
     def large(self) -> bool:
-        """Whether the graph is sparse and its Laplacian not decomposed as a dense matrix."""
+        """Whether the graph is sparse and its Laplacian is not decomposed as a dense matrix."""
         return self.num_neighbors is not None and len(self.points) > _DENSE
 
     def spectrum(
@@ -115,7 +115,7 @@ class NeighborGraph:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Lowest frequencies of the normalised Laplacian, their vectors, and the degrees.
 
-        Without the constant, the eigenvector of frequency zero is moved beyond all others.
+        Without `constant`, the eigenvector of frequency zero is moved beyond all others.
         """
         affinity = self.affinities(bandwidth)
         num_points = len(self.points)
@@ -151,8 +151,8 @@ def _largest_eigenpairs(
     r"""Largest eigenpairs of a sparse symmetric matrix less :math:`l r^T`, by Lanczos.
 
     The Krylov basis, too large for the processor's cache, is kept in single precision; a
-    Rayleigh-Ritz step in double precision then leaves eigenvalues exact to the square of the
-    vectors' residual, some 1e-5.
+    Rayleigh-Ritz step in double precision then makes eigenvalues exact to the square of the
+    vectors' residual, about 1e-5.
     """
     single, near, far = matrix.astype(np.float32), np.float32(left), np.float32(right)
     operator = scipy.sparse.linalg.LinearOperator(

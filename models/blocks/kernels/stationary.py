@@ -1,4 +1,4 @@
-"""Stationary kernels of Gaussian processes, and functions described by their values at anchors."""
+"""Stationary kernels of Gaussian processes, and functions represented by values at anchors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 __all__ = ["KERNELS", "as_columns", "check_kernel", "choose_anchors", "features", "gram"]
 
 _JITTER = 500.0
-"""Added to the diagonal of a unit Gram matrix of M anchors: so many times M units of rounding."""
+"""Jitter on the diagonal of a unit Gram matrix of M anchors, in multiples of M units of rounding."""
 
 _EXACT = 1e-12
-"""Share of a variance that anchors may leave unexplained where functions count as exact."""
+"""Share of a variance that anchors may leave unexplained if functions count as exact."""
 
 
 def _rbf(square: Any, xp: Any) -> Any:
@@ -36,7 +36,7 @@ def _matern52(square: Any, xp: Any) -> Any:
 
 
 def _root(square: Any, xp: Any) -> Any:
-    """Square root whose gradient at zero is zero."""
+    """Square root with a gradient of zero at zero."""
     positive = square > 0
     return xp.where(positive, xp.sqrt(xp.where(positive, square, 1.0)), 0.0)
 
@@ -46,11 +46,11 @@ KERNELS: dict[str, Callable[[Any, Any], Any]] = {
     "matern32": _matern32,
     "matern52": _matern52,
 }
-"""Correlation at a squared distance in length-scales, by name (Rasmussen and Williams 2006, section 4.2)."""
+"""Correlation at a squared distance in length-scales (Rasmussen and Williams 2006, section 4.2)."""
 
 
 def check_kernel(kernel: Any) -> None:
-    """Refuse what is no name of a kernel."""
+    """Refuse anything but the name of a kernel."""
     if not isinstance(kernel, str) or kernel not in KERNELS:
         raise ValueError(f"kernel = {kernel!r:.60}; expected one of {sorted(KERNELS)}")
 
@@ -79,14 +79,14 @@ def gram(kernel: str, first: Any, second: Any, length_scale: Any, xp: Any = jnp)
 def features(
     kernel: str, inputs: ArrayLike, anchors: ArrayLike, length_scale: ArrayLike
 ) -> tuple[Array, Array]:
-    r"""Features of a Gaussian process of unit variance whose values at anchors are whitened.
+    r"""Features of a Gaussian process of unit variance with whitened values at anchors.
 
     With :math:`L L^\top = K_{AA}` and white weights w the values at the anchors are :math:`L w`, and
 
     .. math:: f(x) \mid w \sim N(\phi(x)^\top w,\; 1 - |\phi(x)|^2), \qquad
               \phi(x) = L^{-1} k(A, x).
 
-    At the anchors the second term, what they leave unexplained, is zero.
+    At the anchors the variance, which they leave unexplained, is zero.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ def features(
 def choose_anchors(
     kernel: str, inputs: NDArray, length_scale: Any, most: int, tolerance: float = _EXACT
 ) -> tuple[NDArray, float]:
-    """Choose, one after another, the input whose value the others explain least.
+    """Choose one input after another, each time the one that the previous ones explain least.
 
-    This is the Cholesky factorisation of the Gram matrix with pivots, stopped early (Fine and
+    This is the pivoted Cholesky factorisation of the Gram matrix, stopped early (Fine and
     Scheinberg 2001, J. Mach. Learn. Res. 2, 243-264). It takes ``num_rows * num_anchors**2`` steps.
 
     Parameters
@@ -125,15 +125,15 @@ def choose_anchors(
     inputs : ndarray, shape (num_rows, num_inputs)
     length_scale : float or ndarray, shape (num_inputs,)
     most : int
-        Stop at so many.
+        Maximum number of anchors.
     tolerance : float
-        Stop where no value has a larger share of its variance unexplained.
+        Stop once no value has a larger share of its variance unexplained.
 
     Returns
     -------
     anchors : ndarray, shape (num_anchors, num_inputs)
     unexplained : float
-        Largest share of a variance that they leave unexplained.
+        Largest share of a variance that the anchors leave unexplained.
     """
     distinct = np.unique(inputs, axis=0)
     most = min(most, len(distinct))

@@ -1,9 +1,10 @@
-"""Treatment of wide loopy connected sets: refused, or by an approximation that the user names.
+"""Treatment of wide loopy connected sets: an error, or an approximation that the user names.
 
-Trees that hang on a connected set are always summed out exactly; an approximation sees the 2-core only.
-Each returns terms whose sum approximates log Z and whose gradient in the log-potentials is the
-approximate marginals (the variational parameters are stationary, so they are held fixed). Each also
-draws joint labels and improves a labeling, by the means that its name says.
+Trees that hang on a connected set are always summed out exactly; approximations apply to the 2-core
+only. Each approximation returns terms whose sum approximates log Z and whose gradient in the
+log-potentials is the approximate marginals (the variational parameters are stationary, so they are
+held fixed). It also draws joint labels and improves a labeling, by the method of
+its name.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Inference:
     def best(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Labels of high probability, as one-hot rows in the order of `graph`.
 
-        The likeliest label of each marginal, then iterated conditional modes (Besag, 1986) until no
-        change of a single label improves, at most a hundred sweeps.
+        Start from the likeliest label of each marginal, then run iterated conditional modes (Besag,
+        1986) until no change of a single label improves the labeling, for at most a hundred sweeps.
         """
         unary = _unary(belief, graph)
         prob = self.marginals(belief, edge_weights, graph)
@@ -134,7 +135,7 @@ class MeanField(Inference):
             )
             return count + 1, new, jnp.abs(new - old).max()
 
-        # a tilt towards the commonest label: labels that are alike a priori are a saddle of the bound
+        # a tilt towards the commonest label: exchangeable labels start at a saddle point of the bound
         real = (jnp.asarray(graph.node) < len(belief))[:, None]
         commonest = _one_hot(jnp.sum(fixed_unary, axis=0, where=real).argmax(), fixed_unary)
         first = jax.nn.softmax(fixed_unary + commonest, axis=1)
@@ -209,7 +210,7 @@ class BeliefPropagation(Inference):
             - logsumexp(forward + there)
             - logsumexp(backward + here)
         )
-        # links of spare rows cancel, up to rounding
+        # links of padding rows cancel, up to rounding
         real = jnp.asarray(graph.node) < len(belief)
         return jnp.where(real, node_value.at[graph.first].add(edge_value), 0.0)
 
@@ -243,7 +244,7 @@ class GibbsLabels(Inference):
         def keep(carry, key):
             labels, total, agree = carry
             labels, prob = self._sweep(labels, key, *fixed, graph)
-            # only the later end was drawn from a conditional that knew the other's new label
+            # only the later end was drawn conditional on the new label of the other
             same = jnp.sum(labels[graph.first] * prob[graph.second], axis=1)
             return (labels, total + prob, agree + same), None
 
@@ -255,7 +256,7 @@ class GibbsLabels(Inference):
         return _bound(unary, edge_weights, total / self.num_sweeps, agree / self.num_sweeps, graph)
 
     def draw(self, key: Array, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
-        """Labels jointly, after `num_burn_in` sweeps, as one-hot rows in the order of `graph`."""
+        """Draw labels jointly after `num_burn_in` sweeps, as one-hot rows in the order of `graph`."""
         return self._burn_in(key, _unary(belief, graph), edge_weights, graph)
 
     def _burn_in(self, key, unary, edge_weights, graph):
@@ -297,9 +298,9 @@ def as_inference(inference: str | Inference) -> Inference:
 
 
 def with_pair_beliefs(own: str | Inference, asked: str | Inference | None = None) -> Inference:
-    """Inference that was asked for, else the model's own, with beliefs about pairs.
+    """The requested inference, or else the model's own, with beliefs about pairs.
 
-    Mean field has none, so that belief propagation stands in for a model's own.
+    Mean field has no such beliefs, so belief propagation replaces it if it is the model's own.
     """
     found = as_inference(own if asked is None else asked)
     if asked is None and found.name == "mean_field":
@@ -308,7 +309,7 @@ def with_pair_beliefs(own: str | Inference, asked: str | Inference | None = None
 
 
 def _unary(belief: Array, graph: Colouring) -> Array:
-    """Log-potentials by row; a spare row has one label, so that its terms are zero."""
+    """Log-potentials by row; a padding row has one possible label, so that its terms are zero."""
     unary = belief.at[graph.node].get(mode="fill", fill_value=0.0)
     spare = (jnp.asarray(graph.node) >= len(belief))[:, None] & (jnp.arange(unary.shape[1]) > 0)
     return jnp.where(spare, FORBIDDEN, unary)
@@ -322,12 +323,12 @@ def _by_colour(
     update: Callable[[Array, Array | None], Array],
     noise: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Renew the rows of one colour after another from their conditional log-potentials.
+    """Update the rows, one colour after another, from their conditional log-potentials.
 
     Returns
     -------
     state, logits : Array, shape (num_nodes, num_clusters)
-        The new rows, and the conditional log-potentials that they were made from.
+        The new rows, and the conditional log-potentials from which they were computed.
     """
     edges, nodes = graph.edge_window, graph.node_window
 

@@ -1,8 +1,8 @@
 """Exact sums over the labels of loopy connected sets: one loop over chunks of messages.
 
-Every bucket adds the messages that it receives to the potentials of its node and of the edges to its
-bag, and sums its own label out. Messages are written once, each to its own cells, so that the reverse
-pass makes every table anew from them and nothing else is kept.
+Every bucket adds the messages that it receives to the potentials of its node and of the edges to
+its bag, and sums out the label of its node. Messages are written once, each to its own cells, so
+that the reverse pass can recompute every table from them. Nothing else is stored.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .trees.potts import Reduce
 __all__ = ["eliminate"]
 
 LARGE_CELLS = 2**21
-"""Cells of messages from which on members of a batch are done one after another, to spare memory."""
+"""Cells of messages from which on the members of a batch run one at a time, to save memory."""
 
 
 def eliminate(
     belief: Array, edge_weights: Array, buckets: Buckets, reduce: Reduce, noise: Array | None
 ) -> Array:
-    """Terms of log Z, one per bucket, that of each connected set at its last node.
+    """Terms of log Z, one per bucket; the term of a connected set is at its last node.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def eliminate(
     Array, shape (num_buckets + 1,)
     """
     unary = reorder(belief, buckets.place, buckets.row)
-    # by way of `reorder` too: an edge stands in one bag only
+    # through `reorder` too: an edge is in one bag only
     weights = reorder(edge_weights, jnp.ravel(buckets.edge), buckets.slot)
     own = None if noise is None else noise.at[buckets.place].get(mode="fill", fill_value=0.0)
     factors = jnp.concatenate([unary, weights.reshape(buckets.edge.shape)], axis=1)
@@ -75,7 +75,7 @@ _sum_out.defvjp(_forward, _backward)
 
 
 def _in_turn(function, buckets: Buckets):
-    """Let the members of a batch wait for each other where all their messages would fill memory."""
+    """Run the members of a batch one after another if all their messages would not fit memory."""
     return sequential_vmap(function) if buckets.num_cells > LARGE_CELLS else function
 
 
@@ -106,7 +106,7 @@ def _pull_all(
     buckets: Buckets,
     noise: Array | None,
 ) -> Array:
-    """Slopes in the factors, from the receivers down; each table is made anew."""
+    """Gradients in the factors, from the receivers to the senders; each table is recomputed."""
     cells = buckets.chunk_cells
     equal = _equal(buckets.num_clusters, factors.dtype)
 
@@ -117,7 +117,7 @@ def _pull_all(
         table, messages = _add_messages(one, messages, buckets)
         sent = lax.dynamic_slice(messages, (number * cells,), (cells,))
         weight = lax.dynamic_slice(slopes, (number * cells,), (cells,))
-        # read before the slopes change: later reads would be of a copy of all of them
+        # read before the gradients change: a later read would copy all of them
         weight, slopes = lax.optimization_barrier((weight, slopes))
         drawn = None if noise is None else noise[one.bucket]
         share = weight[:, None] * reduce.share(table, sent, drawn)
@@ -131,7 +131,7 @@ def _pull_all(
 
 
 class _Chunk(NamedTuple):
-    """Bucket of a chunk, the labels that are fixed in it, and its table of potentials."""
+    """Bucket of a chunk, the labels that are fixed in the chunk, and its table of potentials."""
 
     bucket: Array
     lead: Array
@@ -143,7 +143,7 @@ def _open(number: Array, factors: Array, buckets: Buckets) -> _Chunk:
     num_clusters, within = buckets.num_clusters, trailing_axes(buckets.num_clusters)
     bucket = jnp.asarray(buckets.owner)[number]
     chunk = number.astype(np.int32) - jnp.asarray(buckets.start)[bucket]
-    # fixed labels: the digits of the number of the chunk
+    # fixed labels are the digits of the chunk number
     power = num_clusters ** np.arange(buckets.edge.shape[1] - within, dtype=np.int32)
     lead = lax.rem(lax.div(*jnp.broadcast_arrays(chunk, power)), np.int32(num_clusters))
     unary, trail, fixed = jnp.split(factors[bucket], [num_clusters, num_clusters + within])
@@ -154,7 +154,7 @@ def _open(number: Array, factors: Array, buckets: Buckets) -> _Chunk:
 
 
 def _cells_read(one: _Chunk, number: Array, buckets: Buckets) -> Array:
-    """Cells of the message of a child that a chunk reads, the first of each row of its table."""
+    """First cell that each row of a chunk's table reads from the message of a child."""
     within = trailing_axes(buckets.num_clusters)
     child = jnp.asarray(buckets.child)[jnp.asarray(buckets.first_child)[one.bucket] + number]
     stride = jnp.asarray(buckets.stride)[child]
@@ -178,16 +178,17 @@ def _add_messages(one: _Chunk, messages: Array, buckets: Buckets) -> tuple[Array
         table, messages = carry
         cell = _cells_read(one, number, buckets)[:, None]
         read = lax.gather(messages, cell, window, (buckets.num_clusters,), mode="promise_in_bounds")
-        # handed on like something that changes: XLA copies what a loop reads and its caller writes
+        # carried through the loop: XLA would copy an array that a loop reads and its caller writes
         return table + read, lax.optimization_barrier(messages)
 
     return lax.fori_loop(0, _num_children(one, buckets), add, (one.table, messages))
 
 
 def _add_slopes(one: _Chunk, share: Array, slopes: Array, buckets: Buckets) -> Array:
-    """Slopes of the messages that a chunk read, added to those of their cells.
+    """Add the gradients of the messages that a chunk read to those of their cells.
 
-    A loop over rows in place of a scatter, since XLA makes one function of small loops without any.
+    A loop over rows replaces a scatter, because XLA makes one function of small loops only without
+    scatters.
     """
     size = (buckets.num_clusters,)
 
@@ -211,6 +212,6 @@ def _digits(num_clusters: int) -> np.ndarray:
 
 
 def _equal(num_clusters: int, dtype) -> np.ndarray:
-    """Whether the label of an axis is the one summed out, shape (axes, cells * num_clusters)."""
+    """Whether the label of an axis equals the one summed out, shape (axes, cells * num_clusters)."""
     same = _digits(num_clusters)[:, :, None] == np.arange(num_clusters)
     return same.reshape(len(same), -1).astype(dtype)

@@ -18,36 +18,37 @@ __all__ = ["Colouring", "colour"]
 
 
 EDGE_WINDOW, NODE_WINDOW = 128, 32
-"""Links and nodes of one round in small graphs; large ones take sixty-four times as many, and on
+"""Links and nodes per round in small graphs; in large graphs they are sixty-four times as many, and on
 accelerators sixty-four times as many again."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Colouring:
-    """Nodes sorted by colour, with the links that enter each colour class, cut into rounds.
+    """Nodes sorted by colour, with the links that enter each colour class, divided into rounds.
 
     Nodes of one colour are updated together, given those of the other colours. A round first adds
-    what some links say to their targets, then updates some nodes that all their links have reached.
+    the contributions of some links to their targets. It then updates some nodes whose links have
+    all contributed.
 
     Attributes
     ----------
     node : ndarray of int, shape (num_nodes,)
-        Place of each node in the order of the graph; its length pads.
+        Place of each node in the order of the graph, padded by the length of the order.
     first, second, edge : ndarray of int, shape (num_edges,)
-        Rows of the two ends of every link, the one of the earlier colour first, and its edge
-        number; padded by an edge without weight between spare rows.
+        Rows of the two ends of every link, the earlier colour first, and its edge number; padded by
+        a zero-weight edge between padding rows.
     source, target, number : ndarray of int, shape (num_directed,)
         Every link in both directions, sorted by the row of its target.
     first_edge, edge_count, first_node, node_count : ndarray of int, shape (rounds,)
-        Which links and nodes a round has.
+        Ranges of links and nodes of each round.
     num_rounds : ndarray of int, shape ()
-        Rounds that are not spare.
+        Number of rounds without padding.
     num_real, width, cells : ndarray, shape ()
-        Nodes that are not spare, elimination width (-1 where ordering was given up) and cells of
-        the tables that exact sums of all loops would take.
+        Number of nodes without padding, elimination width (-1 if ordering was given up), and number
+        of table cells that exact sums of all loops would need.
     edge_window, node_window : int
-        Most links and nodes in a round.
+        Maximum numbers of links and nodes in a round.
     """
 
     node: Any
@@ -69,7 +70,7 @@ class Colouring:
     node_window: int = field(metadata={"static": True})
 
     def __str__(self) -> str:
-        """Number of chunklets, and how wide the loops are."""
+        """Number of chunklets, and width of the loops."""
         width = f"width {int(self.width)}" if int(self.width) >= 0 else "width beyond any budget"
         return f"{int(self.num_real)} chunklets in loops too wide for exact sums, {width}"
 
@@ -94,13 +95,13 @@ def colour(
     place : ndarray of int, shape (num_nodes,)
         Place of each local position in the order of the graph.
     num_places, no_edge : int
-        What pads places and edges.
+        Padding values of places and edges.
     few : bool
-        Pad to the size of the whole graph.
+        Whether to pad to the size of the whole graph.
     width, cells
         See `Colouring`.
     room : Sizes
-        Least lengths of the arrays.
+        Minimum lengths of the arrays.
     """
     size = len(place)
     source, target = np.concatenate([edges[:, :2], edges[:, 1::-1]]).T
@@ -109,7 +110,7 @@ def colour(
     order = np.argsort(colour_of, kind="stable")
     row = np.empty(size, np.int64)
     row[order] = np.arange(size)
-    # in order of the target, then as they stand: several times faster than a stable `argsort`
+    # by target, then in the given order: several times faster than a stable `argsort`
     by_target = np.sort(row[target] * len(target) + np.arange(len(target))) % max(len(target), 1)
     source, target, number = row[source][by_target], row[target][by_target], number[by_target]
 
@@ -163,7 +164,7 @@ def colour(
 def _rounds_of_colour(
     edge_span: tuple[int, int], node_span: tuple[int, int], edge_window: int, node_window: int
 ) -> NDArray[np.int64]:
-    """Rounds that reach all nodes of a colour by all their links, then update these nodes."""
+    """Rounds that first process all links of a colour's nodes, then update these nodes."""
     edges = np.arange(edge_span[0], max(edge_span[1], edge_span[0] + 1), edge_window)
     nodes = np.arange(*node_span, node_window)
     rounds = np.zeros((len(edges) + len(nodes) - 1, 4), np.int64)  # the last links, the first nodes
@@ -175,7 +176,7 @@ def _rounds_of_colour(
 
 
 def _colour_classes(source: NDArray, target: NDArray, size: int) -> NDArray[np.int64]:
-    """Colour by one maximal independent set after another (Luby, 1986)."""
+    """Colour the graph by successive maximal independent sets (Luby, 1986)."""
     priority = np.random.default_rng(0).permutation(size)
     colour_of = np.full(size, -1, np.int64)
     colour = 0

@@ -1,4 +1,4 @@
-"""Leaves of the label graph, peeled off until only roots of trees and the 2-core remain (NumPy)."""
+"""Removal of leaves of the label graph until roots of trees and the 2-core remain (NumPy)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ROW_COST = 2048
 
 
 def peel_leaves(edges: NDArray, num_nodes: int) -> tuple[list[NDArray], NDArray[np.bool_]]:
-    """Remove leaves again and again until only roots of trees and the 2-core are left.
+    """Remove leaves repeatedly until only roots of trees and the 2-core are left.
 
-    A node's only remaining neighbour is read off the running XOR of its neighbours, so each round
+    The only remaining neighbour of a node is the running XOR of its neighbours, so that each round
     is a few array operations.
 
     Returns
     -------
     rounds : list of ndarray, shape (removed, 3)
-        Leaf, the neighbour it hangs on, and the edge between them, round by round.
+        Leaf, its neighbour, and the edge between them, by round.
     peeled_edge : ndarray of bool, shape (num_edges,)
     """
     num_edges = len(edges)
@@ -61,7 +61,7 @@ def _xor_into(target: NDArray, where: NDArray, values: NDArray) -> None:
 
 
 def row_width(rounds: list[NDArray], few: bool) -> int:
-    """Most leaves that one row takes: what costs least in all, or a constant where shapes are few."""
+    """Maximum number of leaves per row: the cheapest one, or a constant if shapes should be few."""
     if few or not rounds:
         return 32
     widths = 2 ** np.arange(5, 15)
@@ -72,7 +72,7 @@ def row_width(rounds: list[NDArray], few: bool) -> int:
 def cut_into_rows(
     rounds: list[NDArray], place: NDArray, num_edges: int, width: int, least: int
 ) -> Peeling:
-    """Cut rounds into rows of at most `width` leaves, with room for `least` rows."""
+    """Divide rounds into rows of at most `width` leaves, with room for at least `least` rows."""
     num_places = int(place[-1])
     leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
     parent = np.full(num_places, num_places)
@@ -82,7 +82,7 @@ def cut_into_rows(
     for first, last in pairwise(np.cumsum([0, *(len(step) for step in rounds)])):
         start.append(np.arange(first, last, width))
         count.append(np.minimum(last - start[-1], width))
-    # a row takes a leaf at least
+    # a row has at least one leaf
     num_rows = sum(map(len, start))
     most = num_places if len(place) - 1 <= FEW_NODES else max(padded(max(num_rows, 1)), least)
     return Peeling(

@@ -14,19 +14,19 @@ __all__ = ["MAX_WIDTH", "Order", "order_nodes", "table_cells"]
 
 MAX_WIDTH = 22
 MAX_CELLS = 2**28
-"""Ordering stops where even with two clusters the tables of a connected set would be larger."""
+"""Ordering stops if the tables of a connected set would be larger even with two clusters."""
 MIN_FILL_NODES = 400
 """Larger connected sets are ordered by minimum degree, smaller ones by minimum fill."""
 NUM_TRIES = 20
-"""Orders, ties broken at random, of which the cheapest is kept for connected sets that are costly."""
+"""Orders with ties broken at random, of which the cheapest is kept for costly connected sets."""
 COSTLY_CELLS = 2**16
-"""Cells of tables from which on a connected set is worth the tries."""
+"""Cells of tables from which on a connected set counts as costly."""
 HOPELESS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class Order:
-    """Order of elimination of every node, and the neighbours that each had when its turn came."""
+    """Order of elimination of every node, and the neighbours of each node at its elimination."""
 
     sequence: NDArray[np.int64]
     bag_start: NDArray[np.int64]
@@ -36,14 +36,14 @@ class Order:
 
 
 def table_cells(order: Order, connected_set: NDArray, num_clusters: int) -> NDArray[np.float64]:
-    """Cells of all tables of each connected set; infinite where ordering was given up."""
+    """Number of table cells of each connected set; infinite if ordering was given up."""
     cells = np.where(order.given_up, np.inf, 0.0)
     np.add.at(cells, connected_set, float(num_clusters) ** (order.bag_size + 1))
     return cells
 
 
 def order_nodes(edges: NDArray, connected_set: NDArray, num_clusters: int = 3) -> Order:
-    """Order every node; connected sets whose tables are large get the best of several orders.
+    """Order all nodes; connected sets with large tables get the best of several orders.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def order_nodes(edges: NDArray, connected_set: NDArray, num_clusters: int = 3) -
     connected_set : ndarray of int, shape (num_nodes,)
         Connected set of each node, numbered from 0.
     num_clusters : int
-        By which the size of tables is judged.
+        Number of clusters for which the size of tables is judged.
     """
     order = _order_once(edges, connected_set)
     cells = table_cells(order, connected_set, num_clusters)
@@ -91,11 +91,11 @@ def order_nodes(edges: NDArray, connected_set: NDArray, num_clusters: int = 3) -
 
 
 def _order_once(edges: NDArray, connected_set: NDArray) -> Order:
-    """Multiple elimination (Liu, 1985): in each turn an independent set of cheap nodes at once.
+    """Multiple elimination (Liu, 1985): each turn eliminates an independent set of cheap nodes.
 
-    Small connected sets go by minimum fill, large ones by minimum degree; ties are broken at random. A
-    connected set is given up as soon as nothing that follows can fit the budget:
-    every node has too many neighbours, or there are more edges than that tree-width allows.
+    Small connected sets are ordered by minimum fill, large ones by minimum degree; ties are broken
+    at random. A connected set is given up as soon as no continuation can fit the budget: every node
+    has too many neighbours, or there are more edges than that tree-width allows.
     """
     size = np.bincount(connected_set)
     widest = np.minimum(MAX_WIDTH, np.log2(MAX_CELLS / size).astype(np.int64) - 1)
@@ -133,7 +133,8 @@ def _order_once(edges: NDArray, connected_set: NDArray) -> Order:
         least = np.minimum.reduceat(cost, first)
         crowded = np.add.reduceat(degree, first) > 2 * widest[here] * nodes_here
         given_up[here] = (least == HOPELESS) | crowded
-        # in a large connected set all that costs no more than what had to go before goes: fewer turns
+        # in a large connected set, nodes that cost no more than previous ones are eliminated: fewer
+        # turns
         bound[here] = np.where(size[here] <= MIN_FILL_NODES, least, np.maximum(bound[here], least))
 
         ready = (cost <= bound[owner]) & ~given_up[owner]
@@ -165,11 +166,11 @@ def _order_once(edges: NDArray, connected_set: NDArray) -> Order:
 
 
 def _surely_wider(edges: NDArray, connected_set: NDArray, width: NDArray) -> NDArray[np.bool_]:
-    """Tell for each connected set whether its tree-width is proven to exceed `width`.
+    """Return for each connected set whether its tree-width provably exceeds `width`.
 
-    A graph of tree-width w has fewer than w edges per node, and so has each of its minors. Contracting
-    an edge at every node leaves a half of the nodes or less, but in a random graph most edges, so
-    that a few rounds find a dense minor where there is one.
+    A graph of tree-width w has fewer than w edges per node, and so has each of its minors.
+    Contracting an edge at every node leaves at most half of the nodes but, in a random graph, most
+    of the edges. A few rounds therefore find a dense minor if there is one.
     """
     wider = np.zeros(len(width), bool)
     rng = np.random.default_rng(0)
@@ -216,6 +217,6 @@ def _neighbour_pairs(
 
 
 def _contains(keys: NDArray, wanted: NDArray) -> NDArray[np.bool_]:
-    """Tell which of `wanted` are among the sorted `keys`."""
+    """Return which of `wanted` are among the sorted `keys`."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return keys[place] == wanted

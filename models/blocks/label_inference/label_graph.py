@@ -39,56 +39,57 @@ __all__ = ["LabelGraph", "as_label_graph"]
 class LabelGraph:
     """Links compiled for label inference; a pytree, so pass it to jitted functions as an argument.
 
-    Hard must-links are contracted to nodes. Trees are taken apart leaf by leaf; what remains (the
-    2-core) is ordered for variable elimination. All structure is index data in padded arrays, so that
-    graphs with equal numbers of links and points share compiled code, once the number of clusters is
-    known. Until then a graph describes its loops by a plan, and is compiled for separately.
+    Hard must-links are contracted to nodes. Trees are taken apart leaf by leaf; the remaining
+    2-core is ordered for variable elimination. All structure is index data in padded arrays. Once
+    the number of clusters is known, graphs with equal numbers of links and points therefore share
+    compiled code. Until then a graph describes its loops by a plan, and needs code of its own.
 
     Build it with `LabelGraph.build(links, num_points, num_clusters)` or `as_label_graph`.
 
     Attributes
     ----------
     num_points : int
-        Number of points, including spare ones at the end, which have no label and take part in no sum.
+        Number of points, including padding at the end, which has no label and enters no sum.
     num_groups : int
-        Number of groups of links; one where links have no groups.
+        Number of groups of links; one if links have no groups.
     num_nodes, num_edges : int
-        Number of rows for chunklets (a lone point is one), and for distinct edges between them, spare
-        ones included.
+        Number of rows for chunklets (a lone point is one), and for distinct edges between them,
+        including padding.
     node : ndarray of int, shape (num_points,)
     node_size : ndarray, shape (num_nodes,)
-        Points in each chunklet; zero for a spare row, and for that of a spare point.
+        Number of points in each chunklet; zero for padding rows, and for those of padding points.
     pairs : ndarray of int, shape (num_links, 2)
-        Spare rows hold one point twice.
+        Padding rows hold one point twice.
     pair_weights : ndarray, shape (num_links,)
     group : ndarray of int, shape (num_links,)
-        Who stated each link; zero for all where links have no groups.
+        Who stated each link; zero for all if links have no groups.
     edge_of_link : ndarray of int, shape (num_links,)
-        Edge that a link became; `num_edges + 1` for links inside one chunklet.
+        Edge of each link; `num_edges + 1` for links inside one chunklet.
     forbidden : ndarray of bool, shape (num_edges + 2,)
-        Edges that a hard cannot-link closes.
+        Edges with a hard cannot-link.
     connected_set, node_connected_set : ndarray of int
         Connected set of each point and of each node.
     order : ndarray of int, shape (num_places,)
-        Nodes in the order of their elimination; `num_nodes` pads.
+        Nodes in the order of their elimination, padded by `num_nodes`.
     place : ndarray of int, shape (num_nodes,)
-        Where a node stands in the order; `num_places` for one without links that was left out, or in a lane.
+        Place of each node in the order; `num_places` for a node in a lane, or without links and
+        left out.
     is_root : ndarray of bool, shape (num_places,)
         Last node of each tree.
     peeling : Peeling or None
     lanes : Lanes or None
-        Small trees of a graph of many nodes, which are not in the order.
+        Small trees of a graph with many nodes, which are not in the order.
     buckets : Buckets or None
         Loops whose labels are summed exactly.
     wide : Colouring or None
         Loops too wide for that.
     plan : LoopPlan or None
-        Loops of a graph that is not laid out for a number of clusters.
+        Loops of a graph that is not yet laid out for a number of clusters.
     laid_out : (int, int) or None
-        Number of clusters and budget that loops are laid out for.
+        Number of clusters and budget for which loops are laid out.
     contracted : bool
-        Whether factors of points are added up by chunklet, since some points share one, or may in
-        another graph.
+        Whether factors of points are added up by chunklet, because some points share one, or may do
+        so in another graph.
     all_ordered : bool
         Whether no node was left out.
     """
@@ -134,18 +135,20 @@ class LabelGraph:
         links : Links or None
         num_points : int
         num_clusters : int, optional
-            Refuse hard cannot-links that visibly need more clusters, and lay loops out for this number.
-            By default loops are laid out wherever the number is known, and no code is shared.
+            Refuse hard cannot-links that clearly need more clusters, and lay loops out for this
+            number. By default loops are laid out as soon as the number is known, and no code is
+            shared.
         inference : str or inference object
             Method whose budget decides which loops are summed exactly.
         room : Sizes
-            Minimum lengths of the arrays. Spare points come last and have no label; spare rows for
-            links tie a point to itself by a hard link, which states nothing.
+            Minimum lengths of the arrays. Padding points come last and have no label; padding rows
+            for links tie a point to itself by a hard link, which states nothing.
 
         Raises
         ------
         ValueError
-            If an index is out of range or hard links contradict each other (the path is named).
+            If an index is out of range or hard links contradict each other (the message names the
+            path).
         """
         num_points = check_integer("num_points", num_points, 0)
         if num_clusters is not None:
@@ -197,7 +200,7 @@ class LabelGraph:
                 given = num_nodes, num_edges, chunks, across
                 lanes, rounds = lay_lanes(trees, rounds, alone, *given)
         leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
-        # few nodes without links stand with the roots of trees: one sum less to compile
+        # a few nodes without links are put with the roots of trees: one sum less to compile
         tops = np.full(num_nodes, num_edges > 0 and few)
         tops[num_chunklets:] = False
         tops[edges] = True
@@ -247,34 +250,34 @@ class LabelGraph:
             num_groups=1 if links.group is None else max(links.group.num_groups, 1),
             num_nodes=num_nodes,
             num_edges=num_edges,
-            # few points with links are always added up: thus hard and soft links share code
+            # a few points with links are always added up, so that hard and soft links share code
             contracted=num_chunklets < num_points or (few and len(pairs) > 0) or room.contracted,
             all_ordered=bool((place[:num_chunklets] < len(order)).all()) and not room.left_out,
         )
 
     @property
     def has_lanes(self) -> bool:
-        """Whether small trees stand in lanes, and each node is a point."""
+        """Whether small trees are in lanes, and each node is a point."""
         return self.lanes is not None and not self.contracted
 
     @property
     def num_links(self) -> int:
-        """Rows for links, spare ones included; `links` has the links themselves."""
+        """Number of rows for links, including padding; `links` has the links themselves."""
         return self.pairs.shape[0]
 
     @property
     def num_real(self) -> int:
-        """Number of points, spare ones left out; not for traced graphs."""
+        """Number of points without padding; not for traced graphs."""
         return int(np.sum(self.node_size))
 
     @property
     def num_connected_sets(self) -> int:
-        """Number of connected sets, a lone point being one; not for traced graphs."""
+        """Number of connected sets (a lone point is one); not for traced graphs."""
         return int(np.max(self.connected_set[: self.num_real], initial=-1)) + 1
 
     @property
     def sizes(self) -> Sizes:
-        """Lengths of the arrays: what other graphs need room for, to share compiled code."""
+        """Lengths of the arrays, for which other graphs need room to share compiled code."""
         width = 0 if self.peeling is None else self.peeling.width
         sizes = Sizes(
             points=self.num_points,
@@ -301,12 +304,12 @@ class LabelGraph:
     def suited(self, inference: str | Inference, num_clusters: int) -> LabelGraph:
         """Return the same graph with its loops laid out for a number of clusters and a budget.
 
-        A graph whose links are traced keeps the budget that it was laid out for.
+        A graph with traced links keeps the budget for which it was laid out.
 
         Raises
         ------
         ValueError
-            If it was laid out for another number of clusters and its links are traced.
+            If the graph was laid out for another number of clusters and its links are traced.
         """
         wanted = num_clusters, as_inference(inference).max_table
         if self.laid_out == wanted:
@@ -327,7 +330,7 @@ class LabelGraph:
         return self
 
     def alike(self, links: Links, num_points: int, room: Sizes = AS_NEEDED) -> LabelGraph:
-        """Compile other links, with loops laid out as they are here."""
+        """Compile other links, with the same layout of loops."""
         if self.laid_out is None:
             return LabelGraph.build(links, num_points, room=room)
         num_clusters, max_table = self.laid_out
@@ -335,7 +338,7 @@ class LabelGraph:
 
     @property
     def links(self) -> Links:
-        """The links the graph was compiled from, without columns; groups have their numbers for names."""
+        """The links from which the graph was compiled, without columns; groups have numbers as names."""
         pairs, weights = np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights)
         real = pairs[:, 0] != pairs[:, 1]
         codes = np.asarray(self.group, np.int64)[real]
@@ -343,9 +346,9 @@ class LabelGraph:
         return Links(pairs[real], weights[real], self.num_real, group)
 
     def untied(self) -> LabelGraph:
-        """Return the same links without ties between labels, for models in which a link only has a price.
+        """Return the same links without ties between labels, for models in which links are only penalised.
 
-        The structure depends on the numbers of links and points only.
+        The structure depends only on the numbers of links and points.
         """
         free = LabelGraph.build(None, self.num_points)
         links = self.links
@@ -374,7 +377,7 @@ class LabelGraph:
         return check_links(links.pairs, links.weights, self.num_points, num_clusters)
 
     def __repr__(self) -> str:
-        """Size and the strategy that the structure calls for."""
+        """Size, and the strategy that the structure requires."""
         graph = self.suited("exact", 3) if self.plan is not None else self
         loops = [str(graph.buckets)] if graph.sums_loops else []
         loops += [str(graph.wide)] if graph.wide is not None and graph.wide.num_rounds > 0 else []

@@ -1,8 +1,8 @@
-"""Loopy connected sets planned on the host: buckets laid out in one array of cells, colours for the rest.
+"""Plans of loopy connected sets, made on the host: buckets in one array of cells, colours for the rest.
 
-The node that is eliminated in a bucket sends a message over the labels of its bag, the neighbours
-that it had when its turn came. All messages lie in one array, cut into chunks of equal size, so that
-one loop over chunks eliminates any graph: what differs between graphs is index data.
+The node that is eliminated in a bucket sends a message over the labels of its bag, which is the set
+of its neighbours at its elimination. All messages are in one array, divided into chunks of equal
+size, so that one loop over chunks eliminates any graph: graphs differ only in index data.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .padding import AS_NEEDED, Sizes, padded
 __all__ = ["Buckets", "LoopPlan", "lay_out", "trailing_axes"]
 
 CHUNK_CELLS = 30
-"""Cells of the message of one chunk, at most, if it has more than one axis."""
+"""Maximum number of cells in the message of one chunk, if it has more than one axis."""
 MOST_CELLS = 2**31
-"""Cells beyond which, whatever the budget, places of messages would need more than 32 bits."""
+"""Number of cells beyond which, for any budget, places of messages need more than 32 bits."""
 FEW_CELLS = 2**15
-"""Messages with so many cells or fewer share one size; larger ones take steps of eight."""
+"""Messages with up to this many cells share one size; larger ones take steps of eight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,9 @@ class LoopPlan:
     edges : ndarray of int, shape (num_core_edges, 3)
         Two places in the order of the graph, and the number of the edge.
     num_places, num_edges : int
-        Of the whole graph; they pad.
+        Numbers of the whole graph, used as padding.
     few : bool
-        Shapes hang on the size of the graph alone.
+        Whether shapes depend on the size of the graph alone.
     """
 
     edges: NDArray[np.int64]
@@ -53,7 +53,7 @@ class LoopPlan:
 
     @cached_property
     def digest(self) -> str:
-        """What plans are compared by."""
+        """Digest by which plans are compared."""
         text = f"{self.num_places},{self.num_edges},{self.few},".encode()
         return hashlib.sha256(text + np.ascontiguousarray(self.edges).tobytes()).hexdigest()
 
@@ -76,34 +76,35 @@ class Buckets:
     """Elimination of loopy connected sets, one bucket per node, as index data of one loop.
 
     Axis j of a bucket is the label of the node of its bag that is eliminated j-th after it: axis 0
-    is the receiver of the message. Message cells count axis 0 fastest. The table of a bucket has the
-    eliminated label behind these. Arrays of buckets have a spare entry at the end.
+    is the receiver of the message. Axis 0 varies fastest in message cells. The table of a bucket
+    has the eliminated label as a further, last axis. Arrays of buckets have a padding entry at the
+    end.
 
     Attributes
     ----------
     place : ndarray of int, shape (num_buckets + 1,)
-        Place of the eliminated node in the order of the graph; its length pads.
+        Place of the eliminated node in the order of the graph, padded by the length of the order.
     row : ndarray of int, shape (num_places,)
         Bucket of the node at a place; `num_buckets` if there is none.
     edge : ndarray of int, shape (num_buckets + 1, width)
-        Edge to the node of each axis; `num_edges` where there is none.
+        Edge to the node of each axis; `num_edges` if there is none.
     slot : ndarray of int, shape (num_edges + 2,)
-        Where an edge stands in `edge`, flattened; past its end for edges elsewhere.
+        Position of an edge in the flattened `edge`; past its end for edges elsewhere.
     stride : ndarray of int, shape (num_buckets + 1, width)
-        Step in the message of this bucket for a step along each axis of the receiver.
+        Step in the message of this bucket per step along each axis of the receiver.
     start : ndarray of int, shape (num_buckets + 1,)
         First chunk of the message.
     child, first_child, num_children : ndarray of int, shape (num_buckets + 1,)
-        Buckets sorted by receiver, and where those of each receiver lie.
+        Buckets sorted by receiver, and the range of those of each receiver.
     owner : ndarray of int, shape (chunks,)
-        Bucket of each chunk, `num_buckets` for spare ones; senders come before receivers.
+        Bucket of each chunk, `num_buckets` for padding; senders come before receivers.
     is_root : ndarray of bool, shape (num_buckets + 1,)
         Last node of its connected set.
     bag_size : ndarray of int, shape (num_buckets + 1,)
     num_chunks : ndarray of int, shape ()
-        Chunks that are not spare.
+        Number of chunks without padding.
     num_clusters : int
-        For which chunks are cut.
+        Number of clusters for which chunks are cut.
     """
 
     place: Any
@@ -122,23 +123,23 @@ class Buckets:
     num_clusters: int = field(metadata={"static": True})
 
     def __str__(self) -> str:
-        """Number of chunklets, and how wide the loops are."""
+        """Number of chunklets, and width of the loops."""
         count = np.count_nonzero(np.asarray(self.place) < len(self.row))
         return f"{count} chunklets in loops, width {int(np.max(self.bag_size))}"
 
     @property
     def chunk_cells(self) -> int:
-        """Cells of one chunk."""
+        """Number of cells of one chunk."""
         return self.num_clusters ** trailing_axes(self.num_clusters)
 
     @property
     def num_cells(self) -> int:
-        """Cells of all messages, idle ones included."""
+        """Number of cells of all messages, including padding."""
         return len(self.owner) * self.chunk_cells
 
 
 def trailing_axes(num_clusters: int) -> int:
-    """Axes of a message that vary within a chunk, at least one."""
+    """Number of axes of a message that vary within a chunk, at least one."""
     axes = 1
     while num_clusters ** (axes + 1) <= CHUNK_CELLS and axes < MAX_WIDTH:
         axes += 1
@@ -148,7 +149,7 @@ def trailing_axes(num_clusters: int) -> int:
 def lay_out(
     plan: LoopPlan, num_clusters: int, max_table: int, room: Sizes = AS_NEEDED
 ) -> tuple[Buckets | None, Colouring | None]:
-    """Cut loopy connected sets into those to be summed exactly and those too wide.
+    """Divide loopy connected sets into those to be summed exactly and those that are too wide.
 
     The cheapest connected sets come first, as long as their tables together fit the budget.
 
@@ -157,16 +158,16 @@ def lay_out(
     plan : LoopPlan
     num_clusters : int
     max_table : int
-        Most cells of tables that exact sums may take.
+        Maximum number of table cells for exact sums.
     room : Sizes
-        Least lengths of the arrays.
+        Minimum lengths of the arrays.
 
     Returns
     -------
     buckets : Buckets or None
-        None where there are no loops, or none is cheap enough and shapes need not agree.
+        None if there are no loops, or if none is cheap enough and shapes need not agree.
     wide : Colouring or None
-        None where all is exact.
+        None if all sums are exact.
     """
     if not (len(plan.edges) or room.buckets or room.wide_nodes):
         return None, None
@@ -222,7 +223,7 @@ def _edges_of_bags(
     position: NDArray,
     padding: int,
 ) -> NDArray[np.int64]:
-    """Edge from each node to each node of its bag, `padding` where there is none."""
+    """Edge from each node to each node of its bag; `padding` if there is none."""
     size = len(sequence)
     ends = low_first(position[local])
     key = ends[:, 0] * (size + 1) + ends[:, 1]
@@ -243,7 +244,7 @@ def _buckets(
     max_table: int,
     room: Sizes,
 ) -> Buckets:
-    """Give every bucket its chunks, and name where each message is read."""
+    """Assign chunks to every bucket, and determine where each message is read."""
     size, within = len(place), trailing_axes(num_clusters)
     cells = num_clusters**within
     chunks = num_clusters ** np.maximum(bag_size - within, 0)
@@ -297,7 +298,7 @@ def _buckets(
 
 
 def _chunk_rows(needed: int, cells: int, num_clusters: int, max_table: int, room: Sizes) -> int:
-    """Chunks, spare ones included, so that few distinct shapes occur."""
+    """Number of chunks, including padding, so that few distinct shapes occur."""
     size = next(size for step in count() if (size := FEW_CELLS << 3 * step) >= needed * cells)
     most = 2 * max_table // (cells * num_clusters) + 1  # what the budget admits, partly filled
     return max(needed, min(size // cells, most), room.chunks)

@@ -7,29 +7,29 @@ from typing import NamedTuple
 __all__ = ["AS_NEEDED", "FEW_NODES", "MANY_NODES", "Sizes", "link_rows", "node_rows", "padded"]
 
 FEW_NODES = 4096
-"""Nodes up to which arrays are padded to what the numbers of points and links alone admit."""
+"""Number of nodes up to which arrays have the maximum size for the numbers of points and links."""
 
 
 def padded(count: int, sizes: int = 4) -> int:
-    """Round up to one of two or four sizes an octave, so that few distinct shapes occur."""
+    """Round up to one of two or four sizes per octave, so that few distinct shapes occur."""
     unit = 1 << max((count - 1).bit_length() - sizes.bit_length(), 0)
     return -(-count // unit) * unit
 
 
 def link_rows(num_links: int) -> int:
-    """Rows for links, spare ones included: 64, 128, 256, ..., so that a few links more change nothing."""
+    """Number of rows for links, with padding: 64, 128, 256, ..., which a few more links do not change."""
     if not num_links or num_links > FEW_NODES:
         return num_links
     return max(64, 1 << (num_links - 1).bit_length())
 
 
 def node_rows(count: int, most: int) -> int:
-    """Rows for nodes or edges, spare ones included: `most` of them unless these are many."""
+    """Number of rows for nodes or edges, with padding: `most`, unless this is large."""
     return most if most <= FEW_NODES else min(most, padded(count))
 
 
 MANY_NODES = 50_000
-"""Nodes from which on small trees are summed side by side: what is to be compiled for that takes seconds."""
+"""Nodes from which on small trees are summed side by side, which takes seconds to compile."""
 
 
 class Sizes(NamedTuple):
@@ -42,15 +42,17 @@ class Sizes(NamedTuple):
     ----------
     points, links, nodes, edges : int
     places, row_width, rows : int
-        Of the order in which trees are taken apart; leaves in one row at most, and rows.
+        Length of the order in which trees are taken apart, maximum number of leaves per row, and
+        number of rows.
     lanes : int
-        Chunks of lanes of small trees.
+        Number of chunks of lanes of small trees.
     contracted, left_out : bool
-        Some points share a chunklet; some nodes without links are left out of the order.
+        Whether some points share a chunklet, and whether some nodes without links are not in the
+        order.
     buckets, chunks : int
-        Of loops that are summed exactly; 0 where there are none.
+        Sizes of loops that are summed exactly; 0 if there are none.
     wide_nodes, wide_edges, wide_rounds : int
-        Of loops that are too wide for that.
+        Sizes of loops that are too wide for exact sums.
     """
 
     points: int = 0
@@ -71,4 +73,4 @@ class Sizes(NamedTuple):
 
 
 AS_NEEDED = Sizes()
-"""No more room than a graph needs by itself."""
+"""No more room than the graph itself needs."""

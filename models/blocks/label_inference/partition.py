@@ -57,10 +57,10 @@ def log_partition(
         zero for all.
     graph : LabelGraph
     log_weights : array_like, shape (num_clusters,) or (num_points, num_clusters), optional
-        Log mixing weights, kept apart from `unary` so that the sampling assumption can be chosen.
-        Those of each point are for ``weight_per="point"``.
+        Log mixing weights, separate from `unary` so that the sampling assumption can be chosen.
+        Weights by point need ``weight_per="point"``.
     pair_weights : array_like, shape (num_links,), optional
-        Replaces the finite weights of the links; hard links stay hard.
+        Replacements for the finite weights of the links; hard links stay hard.
     weight_per : {"point", "chunklet"}
         A chunklet of n points tied by hard must-links carries :math:`\pi_k^n`, its points being
         drawn one by one and then found to agree (Lu's PPC; Shental's assumption 2), or
@@ -110,7 +110,7 @@ def responsibilities(
 ) -> Array:
     """Marginal label probabilities of each point, shape (num_points, num_clusters).
 
-    Zeros in a connected set for which no labeling is possible; others do not depend on it.
+    They are zero in a connected set without a possible labeling, which does not affect other sets.
     """
 
     def total(unary: Array) -> Array:
@@ -159,10 +159,11 @@ def sample(
 ) -> Array:
     """Draw all labels jointly, shape (num_points,); exactly, unless an approximation is named.
 
-    Forward filtering, backward sampling: elimination as in `log_partition`, with each summation
-    differentiated to a drawn label instead of a distribution. In connected sets that are too wide
-    "gibbs_labels" takes the state of a chain after its burn-in; "mean_field" and "belief_propagation" draw
-    from each marginal alone, so that links there, hard cannot-links too, may be broken.
+    This is forward filtering, backward sampling: elimination as in `log_partition`, where the
+    derivative of each summation is a drawn label instead of a distribution. In connected sets that
+    are too wide, "gibbs_labels" takes the state of a chain after its burn-in. "mean_field" and
+    "belief_propagation" draw from each marginal separately, so that links there, including hard
+    cannot-links, may be broken.
     """
     if not jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
         rng_key = jax.random.wrap_key_data(rng_key)
@@ -181,8 +182,9 @@ def mode(
 ) -> Array:
     """Most probable joint labeling (max-product), shape (num_points,); it keeps all hard links.
 
-    In connected sets that are too wide a named approximation gives its likeliest labels, improved until
-    no change of a single one helps: a local optimum, in which a hard cannot-link can be broken.
+    In connected sets that are too wide, a named approximation gives its likeliest labels, improved
+    until no change of a single label helps. This is a local optimum, in which a hard cannot-link
+    can be broken.
     """
     return _traceback(unary, graph, log_weights, pair_weights, weight_per, inference, BEST)
 
@@ -193,9 +195,9 @@ _REMEDY = "name an approximation, inference='mean_field', 'belief_propagation' o
 def check_inference(
     graph: LabelGraph, num_clusters: int, inference: str | Inference, remedy: str = _REMEDY
 ) -> str | None:
-    """Name the approximation that `inference` will make on this graph, None if it stays exact.
+    """Name the approximation that `inference` makes on this graph; None if it is exact.
 
-    `remedy` says what to do where exact sums are asked for and are out of reach.
+    `remedy` says what to do if exact sums are requested but infeasible.
 
     Raises
     ------
@@ -244,8 +246,8 @@ def _num_cells(graph: LabelGraph) -> int:
 def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key=None):
     """Eliminate every label.
 
-    Returns terms of log Z with the connected set that each belongs to, and the peak of each point, which
-    is to be added to the term of its connected set.
+    Returns terms of log Z with the connected set of each term, and the peak of each point, which
+    must be added to the term of its connected set.
     """
     is_blank = unary is None
     if is_blank:
@@ -260,7 +262,7 @@ def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce,
     method = as_inference(inference)
     graph = graph.suited(method, unary.shape[1])
     check_inference(graph, unary.shape[1], method)
-    if is_blank:  # what is known beforehand takes the compiler seconds to find out
+    if is_blank:  # this would take the compiler seconds to find out
         peak = jnp.zeros(graph.num_points, unary.dtype)
     else:
         peak = peaks(unary, graph)
@@ -340,8 +342,8 @@ def log_partition_in_order(
     Parameters
     ----------
     belief : Array, shape (num_places, num_clusters)
-        Log-potentials of the nodes of `LabelGraph.order`, with log mixing weights. What spare places
-        hold has no part in the result.
+        Log-potentials of the nodes of `LabelGraph.order`, with log mixing weights. The contents of
+        padding places do not affect the result.
     edge_weights : Array
         See `potentials.edge_potentials`.
     graph : LabelGraph
@@ -359,7 +361,7 @@ def log_partition_in_order(
 
 
 def _alike(graph: LabelGraph, log_weights: Array, pair_weights, inference) -> Array:
-    """`log_partition` of points that all have the log mixing weights for potentials."""
+    """`log_partition` of points that all have the log mixing weights as potentials."""
     weights = graph.pair_weights if pair_weights is None else pair_weights
     edge_weights = edge_potentials(jnp.asarray(weights), graph)
     log_weights = jnp.maximum(log_weights, FORBIDDEN)
@@ -381,7 +383,7 @@ def _alike(graph: LabelGraph, log_weights: Array, pair_weights, inference) -> Ar
 def _approximate(
     method: Inference, reduce: Reduce, key, belief: Array, edge_weights: Array, wide: Colouring
 ) -> Array:
-    """Terms of log Z of wide connected sets, or terms whose slopes are their chosen labels."""
+    """Terms of log Z of wide connected sets, or terms whose gradients are the chosen labels."""
     if reduce is SUM:
         return method.log_partition(belief, edge_weights, wide)
     if reduce is BEST:
@@ -394,7 +396,7 @@ def _approximate(
 def _traceback(
     unary, graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key=None
 ) -> Array:
-    """Labels chosen by `reduce`, each given those that were summed out after it."""
+    """Labels chosen by `reduce`, each given the labels that were summed out after it."""
     rest = graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key
     chosen = jax.grad(lambda u: sum(value.sum() for value, _ in _run(u, *rest)[0]))(
         jnp.asarray(unary)

@@ -1,4 +1,4 @@
-"""Log-potentials of points and of the edges between them, as sums over labels take them."""
+"""Log-potentials of points and of the edges between them, in the form that sums over labels take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["bounded", "edge_potentials", "finite", "peaks"]
 
 @jax.custom_jvp
 def bounded(unary: Array) -> Array:
-    """Replace -inf; what is excluded has probability zero, so slopes pass as they are."""
+    """Replace -inf by a finite value; excluded labels have probability zero, so gradients are unchanged."""
     return jnp.maximum(unary, FORBIDDEN)
 
 
@@ -25,7 +25,7 @@ def bounded_jvp(primals, tangents):
 
 
 def peaks(unary: Array, graph: LabelGraph) -> Array:
-    """Largest log-potential of each point; zero for spare points.
+    """Largest log-potential of each point; zero for padding points.
 
     Potentials relative to it distinguish a point that is far from all clusters from a point that
     admits no label, and keep one far point from changing the labels of others by rounding.
@@ -41,7 +41,7 @@ def finite(weights: Array, graph: LabelGraph) -> Array:
 
 
 def edge_potentials(pair_weights: ArrayLike, graph: LabelGraph) -> Array:
-    """Log-potentials of the edges, of which links are parts, shape (num_edges + 2,)."""
+    """Log-potentials of the edges, as sums over their links, shape (num_edges + 2,)."""
     weights = finite(jnp.asarray(pair_weights), graph)
     found = jax.ops.segment_sum(weights, graph.edge_of_link, graph.num_edges + 2)
     return jnp.where(graph.forbidden, FORBIDDEN, found)

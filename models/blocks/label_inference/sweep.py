@@ -1,4 +1,4 @@
-"""Messages of leaves, row after row within one array, differentiated without saved intermediates."""
+"""Messages of leaves, row by row in one array, differentiated without saved intermediates."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["Peeling", "reorder", "sweep"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Peeling:
-    """Leaves in the order of their removal, cut into rows that are done one after another.
+    """Leaves in the order of their removal, divided into rows that are processed one after another.
 
-    Leaves of one row hang on nodes that are removed in later rows, or never. The leaves are the first
-    nodes of `LabelGraph.order`.
+    The neighbours of the leaves of one row are removed in later rows, or never. The leaves are the
+    first nodes of `LabelGraph.order`.
 
     Attributes
     ----------
     parent : ndarray of int, shape (num_places,)
-        Place of the node that a leaf hangs on; `num_places` pads.
+        Place of the only neighbour of a leaf, its parent, padded by `num_places`.
     edge : ndarray of int, shape (num_places,)
-        Edge between them; `num_edges` pads.
+        Edge between them, padded by `num_edges`.
     start, count : ndarray of int, shape (rows,)
-        First leaf of each row, and how many it has.
+        First leaf of each row, and its number of leaves.
     num_rows : ndarray of int, shape ()
-        Rows that are not spare.
+        Number of rows without padding.
     width : int
-        Most leaves in a row.
+        Maximum number of leaves in a row.
     """
 
     parent: Any
@@ -50,10 +50,10 @@ class Peeling:
 def sweep(
     reduce: Reduce, belief: Array, weights: Array, leaves: Peeling, noise: Array | None
 ) -> Array:
-    """Add to the potentials of nodes the messages of the leaves that hang on them.
+    """Add the messages of leaves to the potentials of their parents.
 
-    Every row reads leaves that no later row changes, so that they are found again in the final
-    array: the reverse pass makes each message anew, and nothing is kept per row.
+    No later row changes the leaves that a row reads, so that they are still in the final array. The
+    reverse pass recomputes each message from it, and nothing is stored per row.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def sweep(
 
 
 def _cut(number: Array, leaves: Peeling, *arrays: Array | None) -> tuple:
-    """Targets of a row, nowhere for leaves that belong to later rows, and its part of arrays."""
+    """Targets of a row (out of range for leaves of later rows), and its part of arrays."""
     start, count = jnp.asarray(leaves.start)[number], jnp.asarray(leaves.count)[number]
 
     def part(values: Any) -> Any:
@@ -91,8 +91,8 @@ def _cut(number: Array, leaves: Peeling, *arrays: Array | None) -> tuple:
 def _forward(reduce: Reduce, belief, weights, leaves: Peeling, noise):
     def one_row(number: Array, state: Array) -> Array:
         _, _, target, rows, given, drawn = _cut(number, leaves, state, weights, noise)
-        # by way of `vjp`, rules of reverse mode give way to plain operations, so that the forward
-        # mode of second derivatives passes
+        # `vjp` turns custom rules of reverse mode into plain operations, so that the forward
+        # mode of second derivatives works
         sent, _ = jax.vjp(partial(reduced_message, reduce, noise=drawn), rows, given)
         return state.at[target].add(sent, mode="drop")
 
@@ -128,9 +128,10 @@ sweep.defvjp(_forward, _backward)
 
 @jax.custom_vjp
 def reorder(values: Array, order: Array, place: Array) -> Array:
-    """Rows of an array in another order, shape (len(order), ...); no row twice, zeros for none.
+    """Rows of an array in another order, shape (len(order), ...); no row twice, zeros for no row.
 
-    The slope is gathered back by `place`, for a gather is several times faster than a scatter.
+    The gradient is gathered back by `place`, because a gather is several times faster than a
+    scatter.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Individuals laid on their mean shape, and what is wrong with them."""
+"""Alignment of individuals with their mean shape, and checks of their configurations."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _FLAT = 1e-9
 _SAME = 1e-9
 """Distance of preshapes below which two individuals have one shape."""
 _UNITS = 8.0
-"""Ratio of two successive sizes from which on the individuals seem to be in two units."""
+"""Ratio of two successive sizes from which on the units of the individuals seem to differ."""
 _UNLIKE = 0.5
-"""Distance from a reference, in radians, from which on a shape is tried with landmarks in other orders."""
+"""Distance from a reference, in radians, from which on other orders of landmarks are tried."""
 _MOST_MATCHED, _MOST_LANDMARKS, _MOST_STARTS = 20, 300, 8
-"""Individuals whose landmarks are tried in other orders, so many landmarks, and from so many turns."""
+"""Maximum numbers of individuals, landmarks and initial rotations in the trial of other orders."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Alignment:
     shapes : ndarray, shape (num_individuals, num_landmarks, num_coordinates)
         Centred, with norm one; NaN where a landmark is missing.
     completed : ndarray, like `shapes`
-        The same, with missing landmarks where the mean has them.
+        The same, with missing landmarks taken from the mean.
     mean : ndarray, shape (num_landmarks, num_coordinates)
         Mean shape, centred, with norm one.
     mean_size : float
@@ -87,7 +87,7 @@ class Alignment:
         return pd.DataFrame(columns, pd.Index(self.names, name="individual"))
 
     def __repr__(self) -> str:
-        """Sizes, and how far the shapes are from their mean."""
+        """Numbers of individuals and landmarks, and distances of the shapes from their mean."""
         count, landmarks, axes = self.shapes.shape
         spread = np.sqrt(np.mean(np.sin(self.distances) ** 2))
         return (
@@ -107,7 +107,7 @@ def align_landmarks(
     scale: bool = True,
     warn: bool = True,
 ) -> Alignment:
-    """Lay individuals on their mean; see `Landmarks.aligned`, also for what is raised and warned of.
+    """Align individuals with their mean; see `Landmarks.aligned`, also for errors and warnings.
 
     Parameters
     ----------
@@ -117,9 +117,9 @@ def align_landmarks(
     landmark_names : tuple of str, optional
     scale : bool
     warn : bool
-        False warns of nothing.
+        Whether to warn.
     """
-    names = names.astype(object)  # shown as Python's
+    names = names.astype(object)  # as Python objects
     present = np.isfinite(x).all(axis=2)
     refuse_degenerate(x, present, names)
     if warn:
@@ -156,7 +156,7 @@ def align_landmarks(
 
 
 def refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) -> None:
-    """Refuse configurations that have no shape, or cannot be laid on others."""
+    """Refuse configurations that have no shape, or cannot be aligned with others."""
     _, landmarks, axes = x.shape
     if axes not in (2, 3):
         raise ValueError(f"x has {axes} columns; expected 2 or 3, the coordinates of landmarks")
@@ -234,7 +234,7 @@ def _warn_of_same(shapes: NDArray, names: NDArray) -> None:
 
 
 def warn_of_units(sizes: NDArray, names: NDArray) -> None:
-    """Warn of a gap among the sizes of individuals, as units or scales that differ make."""
+    """Warn about a gap in the sizes of individuals, which indicates different units or scales."""
     order = np.argsort(sizes)
     ratio = sizes[order][1:] / sizes[order][:-1]
     if len(ratio) and ratio.max() >= _UNITS:
@@ -247,10 +247,10 @@ def warn_of_units(sizes: NDArray, names: NDArray) -> None:
 
 
 def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
-    """Warn of individuals that look reflected, or have landmarks in another order.
+    """Warn about individuals that look reflected, or have landmarks in another order.
 
-    They are compared with the individual nearest to the mean, which is a measured one even where many
-    are reflected.
+    They are compared with the individual nearest to the mean, which is a measured configuration
+    even if many are reflected.
     """
     reference = shapes[int(distances.argmin())]
     own = _distances(shapes, reference)
@@ -261,7 +261,7 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
 
 
 def warn_of_odd(shapes: NDArray, reference: NDArray, names: NDArray) -> None:
-    """Warn of preshapes that look reflected, or have landmarks in another order than a reference."""
+    """Warn about preshapes that look reflected, or whose landmark order differs from a reference."""
     mirrored = warn_of_reflected(shapes, reference, names)
     own = _distances(shapes, reference)
     _warn_of_reordered(
@@ -272,7 +272,7 @@ def warn_of_odd(shapes: NDArray, reference: NDArray, names: NDArray) -> None:
 def _warn_of_reordered(
     shapes: NDArray, reference: NDArray, names: NDArray, far: NDArray, near: float
 ) -> None:
-    """Warn of those among the farthest, at distances above zero, that are near in some order."""
+    """Warn about distant individuals that are near in another order of their landmarks."""
     number = _MOST_MATCHED if shapes.shape[1] <= _MOST_LANDMARKS else 0
     worst = np.sort([one for one in np.argsort(-far)[:number] if far[one] > 0])
     odd = [one for one in worst if _is_reordered(shapes[one], reference, min(near, far[one] / 2))]
@@ -284,7 +284,7 @@ def _warn_of_reordered(
 
 
 def warn_of_reflected(shapes: NDArray, reference: NDArray, names: NDArray) -> NDArray[np.bool_]:
-    """Warn of preshapes whose mirror images are far nearer to a reference; return which they are."""
+    """Warn about preshapes whose mirror images are far nearer to a reference; return their mask."""
     flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
     mirrored = _distances(flipped, reference) < _distances(shapes, reference) / 2
     if mirrored.any():
@@ -303,8 +303,9 @@ def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:
 def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
     """Whether a shape is nearer than a distance in some order of its landmarks.
 
-    Principal axes are laid on those of the reference in all ways. From the few that leave the least way to
-    the nearest landmarks, landmarks are matched and the shape is turned, in turns.
+    Principal axes are aligned with those of the reference in all possible ways. From the few with
+    the least distance to the nearest landmarks, matching of landmarks and rotation of the shape
+    alternate.
     """
     axes = shape.shape[1]
     own, others = (np.linalg.svd(one, full_matrices=False)[2] for one in (shape, reference))

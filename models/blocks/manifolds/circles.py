@@ -1,12 +1,13 @@
-r"""Angles as places on a line that is wound around the circle, so that nothing ends at half a turn.
+r"""Angles as places on a line that is wound around the circle, without a cut at half a turn.
 
-NumPyro's coordinates of an angle are those of an interval, which cuts a posterior about :math:`\pi` in two.
-A place x on the line stands for the angle :math:`x \bmod 2 \pi`; the weight
+NumPyro's coordinates of an angle are those of an interval, which splits a posterior about
+:math:`\pi` in two. A place x on the line represents the angle :math:`x \bmod 2 \pi`; the weight
 
 .. math:: w(x) = \Phi((x + \pi) / s) - \Phi((x - \pi) / s), \qquad \sum_k w(x + 2 \pi k) = 1,
 
-times the density of the angle is a density on the line, under which the angle has its own law. It is normal
-but for ripples, which sets samplers a scale where the law of the angle is flat.
+times the density of the angle is a density on the line, under which the angle has its own law. It
+is approximately normal, up to ripples, which provides a scale for samplers where the law of the
+angle is flat.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from numpyro.distributions.transforms import ParameterFreeTransform
 __all__ = ["Wound", "is_circular", "unwound", "wound"]
 
 _WIDTH = 12.0
-"""s in radians; within the first turn the weight falls by a thirtieth."""
+"""s in radians; within the first turn the weight decreases by a thirtieth."""
 
 
 def is_circular(fn: dist.Distribution) -> bool:
@@ -45,20 +46,20 @@ class Wound(ParameterFreeTransform):
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
         """Log weights of places, shape (...)."""
-        # a difference of normal probabilities that keeps its digits far out
+        # a difference of normal probabilities that keeps its digits in the tails
         high, low = (log_ndtr((side * math.pi - jnp.abs(x[..., 0])) / _WIDTH) for side in (1, -1))
         return high + jnp.log1p(-jnp.exp(low - high))
 
 
 def wound(free: Mapping[str, Array], circles: Collection[str]) -> dict[str, Array]:
-    """Unconstrained values in which those of angles are places on the line.
+    """Convert unconstrained values of angles to places on the line.
 
     Parameters
     ----------
     free : mapping of str to Array
         Unconstrained values of sites.
     circles : collection of str
-        Sites whose values are angles, not all of which need be among the values.
+        Sites whose values are angles; not all of them need be among the values.
     """
     found = dict(free)
     for name in free.keys() & set(circles):
@@ -67,14 +68,14 @@ def wound(free: Mapping[str, Array], circles: Collection[str]) -> dict[str, Arra
 
 
 def unwound(free: Mapping[str, Array], circles: Collection[str]) -> Array:
-    """Log density that values gain where angles go from places to NumPyro's coordinates, shape ().
+    """Change of the log density from places on the line to NumPyro's coordinates of angles, shape ().
 
-    Other engines have these coordinates, and log densities are compared with theirs.
+    Other engines use NumPyro's coordinates, and log densities are compared with theirs.
 
     Parameters
     ----------
     free : mapping of str to Array
-        Unconstrained values, those of angles places on the line.
+        Unconstrained values, with angles as places on the line.
     circles : collection of str
     """
     interval, line = biject_to(constraints.circular), Wound()

@@ -24,24 +24,25 @@ from ..mixtures.data_units import data_units, fitted_statistic
 __all__ = ["Slopes", "check_covariates", "covariate_effects", "warn_of_nothing_left"]
 
 _WIDTH = 2.5
-"""Prior standard deviation of what a covariate's standard deviation changes, in those of a coordinate."""
+"""Prior standard deviation of a standardised slope, in those of a coordinate."""
 
 _SAME = 1e-9
-"""Deviation from the mean of a group, in standard deviations of a column, below which it is constant."""
+"""Deviation from a group's mean, in standard deviations of a column, that counts as zero."""
 
 
 def covariate_effects(covariates: ArrayLike | None, coordinates: Array | None) -> Array | float:
-    r"""Sample slopes; return what the covariates add to the coordinates of each individual.
+    r"""Sample slopes; return the effects of the covariates on the coordinates of each individual.
 
-    The site ``standard_slopes`` is the change per standard deviation of a covariate, normal about zero with
-    2.5 standard deviations of the coordinate; ``slopes``, shape (num_terms, num_coordinates), is noted
-    per unit. Covariates are centred at their means in the data that are fitted.
+    The site ``standard_slopes`` is the change per standard deviation of a covariate, normal about
+    zero with 2.5 standard deviations of the coordinate; ``slopes``, shape (num_terms,
+    num_coordinates), is recorded per unit. Covariates are centred at their means in the fitted
+    data.
 
     Parameters
     ----------
     covariates : array_like, shape (num_subjects, num_terms), or None
     coordinates : Array, shape (num_subjects, num_coordinates), or None
-        Of which the prior takes the units; it needs them where there are covariates.
+        The prior takes its units from the coordinates, which are required if there are covariates.
 
     Returns
     -------
@@ -70,16 +71,16 @@ def covariate_effects(covariates: ArrayLike | None, coordinates: Array | None) -
 
 
 class Slopes(Block):
-    r"""Slopes of rows in covariates that are the same in all components; normal, independent about zero.
+    r"""Slopes of rows in covariates, common to all components, with independent normal priors about zero.
 
-    The observed site has the rows less what the covariates add to them. Given labels, means and covariances
-    the slopes :math:`\beta` are normal; with responsibilities r, the prior variances v of a column, and
-    :math:`\Lambda_g` the precision of a component,
+    The observed site has the rows minus the effects of the covariates. Given labels, means and
+    covariances the slopes :math:`\beta` are normal; with responsibilities r, the prior variances v
+    of a column, and :math:`\Lambda_g` the precision of a component,
 
     .. math:: \sum_{ig} r_{ig} c_i c_i^\top \otimes \Lambda_g + I \otimes \text{diag}(v)^{-1}
 
-    is their precision. Without the prior the best ones are those of generalised least squares (Zellner 1962,
-    J. Am. Stat. Assoc. 57, 348-368).
+    is their precision. Without the prior the mode is the generalised least-squares estimate
+    (Zellner 1962, J. Am. Stat. Assoc. 57, 348-368).
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ class Slopes(Block):
         return _Products(own.sum(axis=2), own @ self.table, own @ rows)
 
     def update(self, statistics: _Products, sources: Sequence[Any]) -> _Conditional:
-        """Full conditional of the slopes, one after another."""
+        """Full conditional of the slopes, as one vector."""
         (fn,) = sources
         mean, precision = fn.components.mean, _precision(fn.components)
         apart = statistics.rows - statistics.first[:, :, None] * mean[:, None]
@@ -123,7 +124,7 @@ class Slopes(Block):
         return _Conditional(cho_solve((root, True), pull), root)
 
     def mode(self, found: _Conditional, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Slopes of generalised least squares, shrunken by the prior."""
+        """Slopes of generalised least squares, shrunk by the prior."""
         return {"slopes": found.mean.reshape(self.slopes.shape)}
 
     def draw(self, rng_key: Array, found: _Conditional) -> dict[str, Array]:
@@ -147,7 +148,7 @@ class _Conditional(NamedTuple):
 
 
 class _Products(NamedTuple):
-    """Sums over rows by component: of covariates, their products, and those with rows."""
+    """Sums over rows by component: of covariates, of their products, and of products with rows."""
 
     first: Array
     square: Array
@@ -167,7 +168,7 @@ def _precision(components: dist.Distribution) -> Array:
 
 
 def _refuse_collinear(covariates: ArrayLike) -> None:
-    """Refuse terms whose slopes the data do not tell."""
+    """Refuse terms whose slopes the data do not determine."""
     if isinstance(covariates, Tracer):
         return
     table = np.asarray(covariates, float)
@@ -186,20 +187,20 @@ def _refuse_collinear(covariates: ArrayLike) -> None:
 
 
 def check_covariates(data: Mapping[str, Any]) -> None:
-    """Warn of covariates whose effects cannot be told from differences between groups.
+    """Warn about covariates whose effects are confounded with differences between groups.
 
-    These are columns that do not vary, alone or together, within the groups of the individuals whose group
-    is known. Of as few individuals as there are columns nothing is said.
+    These are columns that do not vary, alone or together, within the groups of individuals whose
+    group is known. There is no warning if there are as few individuals as columns.
 
     Parameters
     ----------
     data : mapping
-        Data of `hierarchical_shape` by name; looks at ``covariates`` and ``known``.
+        Data of `hierarchical_shape` by name; uses ``covariates`` and ``known``.
 
     Warns
     -----
     SideBayesWarning
-        Naming the columns that are constant in each group.
+        Names the columns that are constant in each group.
     """
     if data.get("known") is None or data.get("covariates") is None:
         return
@@ -225,7 +226,7 @@ def check_covariates(data: Mapping[str, Any]) -> None:
 
 
 def _known_groups(known: Any) -> NDArray[np.int64]:
-    """Group of each individual, -1 where more than one is admissible."""
+    """Group of each individual; -1 if more than one is admissible."""
     values = np.asarray(known.values)
     return (
         values if values.ndim == 1 else np.where(values.sum(axis=1) == 1, values.argmax(axis=1), -1)
@@ -233,14 +234,15 @@ def _known_groups(known: Any) -> NDArray[np.int64]:
 
 
 def warn_of_nothing_left(data: Mapping[str, Any]) -> None:
-    """Warn where groups and covariates leave nothing of the individuals unexplained.
+    """Warn if groups and covariates leave no residual variation of the individuals.
 
-    Each of them is known to be alone in its group, or there are no more than groups and covariates together.
+    This is so if each individual is known to be alone in its group, or if there are no more
+    individuals than groups and covariates together.
 
     Parameters
     ----------
     data : mapping
-        Data of `hierarchical_shape` by name; looks at ``subjects``, ``known`` and ``covariates``.
+        Data of `hierarchical_shape` by name; uses ``subjects``, ``known`` and ``covariates``.
 
     Warns
     -----

@@ -1,7 +1,7 @@
 r"""Sites on spheres and among preshapes, as the directions of vectors that every engine can move.
 
-A point of a sphere has no unconstrained coordinates. In its place a model samples a vector, whose direction
-is the point and whose length nothing else looks at: `sample_direction` and `sample_preshape`.
+A point of a sphere has no unconstrained coordinates. A model therefore samples a vector whose
+direction is the point, and whose length is not used: `sample_direction` and `sample_preshape`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .preshape import from_helmert
 __all__ = ["Direction", "draw_lengths", "sample_direction", "sample_preshape"]
 
 _PULL = 10
-"""How strongly lengths are drawn to one; their density is negligible near zero, where directions are lost."""
+"""Strength of the pull of lengths to one; lengths near zero, without direction, are negligible."""
 
 
 class Direction(dist.Distribution):
@@ -36,10 +36,10 @@ class Direction(dist.Distribution):
     .. math:: \log p(x) = a \left(\log r - r^2 / 2\right) - \log Z, \quad r = |x|, \qquad
               Z = \frac{\pi^{d/2}\, \Gamma((a + d) / 2)}{\Gamma(d / 2)} (2 / a)^{(a + d) / 2}
 
-    Thus :math:`a r^2` is chi-squared with a + d degrees of freedom, and a is 10. The density of the vector,
-    rather than that of its length, has its mode at length one, and its slope there is zero. Thus a mode of a
-    posterior lies on the sphere, and its curvature along the sphere is that of the data alone: MAP and the
-    Laplace approximation see what is on the sphere.
+    Thus :math:`a r^2` is chi-squared with a + d degrees of freedom, and a is 10. The density of the
+    vector, rather than that of its length, has its mode at length one, where its gradient is zero.
+    A mode of a posterior therefore lies on the sphere, and its curvature along the sphere is that
+    of the data alone: MAP and the Laplace approximation refer to the sphere.
 
     Parameters
     ----------
@@ -89,20 +89,20 @@ class Direction(dist.Distribution):
 def draw_lengths(
     rng: np.random.Generator, dimension: int, shape: tuple[int, ...]
 ) -> tuple[NDArray, NDArray]:
-    """Draw lengths of vectors by the law of `Direction`, on the host.
+    """Draw lengths of vectors from the law of `Direction`, on the host.
 
     Returns
     -------
     lengths : ndarray of the given shape
     log_ratio : ndarray of the given shape
-        Log density of vectors of these lengths, less that of unit vectors.
+        Log density of vectors of these lengths minus that of unit vectors.
     """
     square = rng.chisquare(dimension + _PULL, shape) / _PULL
     return np.sqrt(square), _PULL / 2 * (np.log(square) - square + 1)
 
 
 def sample_direction(name: str, dimension: int, *, infer: Mapping[str, Any] | None = None) -> Array:
-    """Sample a point of a unit sphere, uniform a priori; factors and observations say what else is known.
+    """Sample a point of a unit sphere, uniform a priori; other knowledge enters as factors or data.
 
     The latent site is ``f"{name}_vector"``, a `Direction`, declared by ``infer={"manifold": "sphere"}``; the
     point is the deterministic site `name`. Plates give one point per entry.

@@ -1,4 +1,4 @@
-r"""Distance of clouds of points that do not correspond: the kernel distance of their empirical measures.
+r"""Distance of point clouds without correspondence: the kernel distance of their empirical measures.
 
 References
 ----------
@@ -24,22 +24,24 @@ def kernel_distance(
               - \frac{2}{N_i T} \sum_{n t} K(x_n, u_t), \qquad
               K(a, b) = \exp\left(-\frac{|a - b|^2}{2 \sigma^2}\right)
 
-    It is zero for equal clouds, and does not change when points are renumbered or both clouds are moved
-    together. The source sums where this averages: the least distance of a shape to N points of a curve would
-    then grow with N. With N = T, the source's distance is this one times N T.
+    It is zero for equal clouds, and invariant if points are renumbered or both clouds are moved
+    together. The source uses sums instead of averages, with which the least distance of a shape to
+    N points of a curve would grow with N. With N = T, the source's distance is this one times N T.
 
     Parameters
     ----------
     x : Array, shape (num_rows, num_coordinates)
         Points of all individuals, in any order.
     subjects : Array of int, shape (num_rows,)
-        Individual of each point, from 0 on; -1 for points that count nowhere.
+        Individual of each point, from 0 on; -1 for points that do not count.
+
     shapes : Array, shape (num_individuals, num_points, num_coordinates)
         Points u of the shape of each individual.
     width : float
         Width :math:`\sigma` of the kernel, positive, in the unit of `x`.
     own : Array, shape (num_individuals,), optional
-        `self_similarity` of the data at this width, where it is known: it does not depend on the shapes.
+        `self_similarity` of the data at this width, if it is known: it does not depend on the
+        shapes.
 
     Returns
     -------
@@ -59,7 +61,7 @@ def kernel_distance(
 
 
 def self_similarity(x: Array, subjects: Array, num_individuals: int, width: ArrayLike) -> Array:
-    """Mean kernel between the points of each individual, each with itself included.
+    """Mean kernel between the points of each individual, including each point with itself.
 
     Parameters
     ----------
@@ -73,15 +75,15 @@ def self_similarity(x: Array, subjects: Array, num_individuals: int, width: Arra
     Returns
     -------
     Array, shape (num_individuals,)
-        Zero for individuals without points. It has no reverse-mode gradient, and nothing is drawn by it:
-        data and width are known.
+        Zero for individuals without points. It has no reverse-mode gradient, which is not needed
+        because data and width are known.
     """
     order = jnp.argsort(jnp.asarray(subjects))
     points, codes = jnp.asarray(x)[order], jnp.asarray(subjects)[order]
     place = jnp.arange(len(x))
 
     def partner(shift: Array) -> tuple[Array, Array]:
-        """Point that many places on, and whether it is of the same individual."""
+        """Point at this shift, and whether it belongs to the same individual."""
         other = jnp.minimum(place + shift, len(x) - 1)
         return other, (place + shift < len(x)) & (codes[other] == codes) & (codes >= 0)
 
@@ -105,7 +107,7 @@ def self_similarity(x: Array, subjects: Array, num_individuals: int, width: Arra
 def _across(
     x: Array, order: Array, subjects: Array, shapes: Array, width: Array
 ) -> tuple[Array, Array]:
-    """Mean kernel between the points of each individual and of its shape, and numbers of its points.
+    """Mean kernel between the points of each individual and its shape, and its number of points.
 
     `order` sorts the points by individual.
     """
@@ -117,9 +119,9 @@ def _across(
 def _across_with_slopes(
     x: Array, order: Array, subjects: Array, shapes: Array, width: Array
 ) -> tuple:
-    """The same with its slopes, one point of every individual after the other.
+    """`_across` with its gradients, one point of every individual after another.
 
-    The slope that JAX would take adds up entries row by row, in some ten times the time and memory.
+    The gradient of JAX adds up entries row by row, with about ten times the time and memory.
     """
     number, size, _ = shapes.shape
     known = jnp.where(subjects < 0, number, subjects)

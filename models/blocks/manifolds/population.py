@@ -1,4 +1,4 @@
-"""The population that group means come from, where it is learned."""
+"""The population of the group means, given or learned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POPULATIONS = ("fixed", "learned")
 def population_prior(
     prior: str | GaussianPrior, coordinates: Array | None, num_clusters: int, population: str
 ) -> str | GaussianPrior:
-    r"""Prior of the groups: as it is given, or with mean and shrinkage that are sampled.
+    r"""Prior of the groups, as given or with sampled mean and shrinkage.
 
     .. math:: m \sim N(m_0, \Lambda), \quad \kappa \sim \text{Gamma}(1, 1), \quad
               m_g \mid C_g \sim N(m, C_g / \kappa)

@@ -1,4 +1,4 @@
-r"""Shapes of landmarks in the plane or in space: what is left when place, size and rotation are taken away.
+r"""Shapes of landmarks in the plane or in space: configurations modulo place, size and rotation.
 
 A preshape is a centred configuration of landmarks with norm one, a point of the unit sphere. Its shape is
 its orbit under rotations. Vectors that are orthogonal to the orbit are horizontal; geodesics that start
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Preshape(NamedTuple):
-    """A configuration of landmarks without its place and size, and these.
+    """A configuration of landmarks without place and size, and its place and size.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Preshape(NamedTuple):
 
 @jax.jit
 def to_preshape(landmarks: Array) -> Preshape:
-    """Take place and size away; landmarks that coincide have no shape, and give NaN."""
+    """Remove place and size; landmarks that coincide have no shape, and give NaN."""
     centre = landmarks.mean(axis=-2)
     centred = landmarks - centre[..., None, :]
     size = jnp.linalg.norm(centred, axis=(-2, -1))
@@ -66,7 +66,7 @@ def to_preshape(landmarks: Array) -> Preshape:
 
 
 def to_helmert(landmarks: Array) -> Array:
-    """Coordinates of configurations without their place, in which preshapes are a unit sphere.
+    """Coordinates of configurations without place, in which preshapes are a unit sphere.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def to_helmert(landmarks: Array) -> Array:
     Returns
     -------
     Array, shape (..., landmarks - 1, coordinates)
-        Products with the rows of Helmert's matrix, which are orthonormal and sum to zero each.
+        Products with the rows of Helmert's matrix, which are orthonormal and each sum to zero.
     """
     return jnp.asarray(helmert(landmarks.shape[-2])) @ landmarks
 
@@ -86,7 +86,7 @@ def from_helmert(coordinates: Array) -> Array:
 
 
 def num_dimensions(num_landmarks: int, num_coordinates: int) -> int:
-    """Dimension of the space of shapes: of the preshape sphere, less that of the rotations."""
+    """Dimension of the space of shapes: that of the preshape sphere minus that of the rotations."""
     rotations = num_coordinates * (num_coordinates - 1) // 2
     return num_landmarks * num_coordinates - num_coordinates - 1 - rotations
 
@@ -101,15 +101,15 @@ def align(preshape: Array, reference: Array) -> Array:
     Returns
     -------
     Array, shape (..., landmarks, coordinates)
-        Its product with the transposed reference is symmetric. The rotation is not unique, and its slope
-        not finite, where the two least singular values of that product, one with a negative sign if the
-        best orthogonal matrix is a reflection, sum to zero.
+        Its product with the transposed reference is symmetric. The rotation is not unique, and its
+        gradient not finite, if the two least singular values of that product sum to zero, where one
+        has a negative sign if the best orthogonal matrix is a reflection.
     """
     return preshape @ nearest_rotation(jnp.swapaxes(preshape, -1, -2) @ reference)
 
 
 def shape_angle(first: Array, second: Array) -> Array:
-    """Distance of two shapes: the angle of their preshapes once these are aligned, from 0 to pi / 2.
+    """Distance of two shapes: the angle between their aligned preshapes, from 0 to pi / 2.
 
     Parameters
     ----------
@@ -132,7 +132,8 @@ def log(preshape: Array, other: Array) -> Array:
 def horizontal(preshape: Array, vector: Array) -> Array:
     r"""Part of a vector that changes neither place, nor size, nor rotation.
 
-    From the centred vector its part along the preshape, u, is taken away, and the rotation u A, with
+    The part along the preshape u and the rotation u A are subtracted from the centred vector w,
+    with
 
     .. math:: u^\top u A + A u^\top u = u^\top w - w^\top u
 
@@ -143,7 +144,7 @@ def horizontal(preshape: Array, vector: Array) -> Array:
     Returns
     -------
     Array, shape (..., landmarks, coordinates)
-        Not finite where all landmarks of a solid shape lie on a line: rotations about it move none.
+        Not finite if all landmarks of a solid shape lie on a line: rotations about it move none.
     """
     vector = vector - vector.mean(axis=-2, keepdims=True)
     vector = vector - (preshape * vector).sum(axis=(-2, -1), keepdims=True) * preshape
@@ -152,10 +153,10 @@ def horizontal(preshape: Array, vector: Array) -> Array:
 
 
 def horizontal_basis(preshape: Array) -> NDArray[np.float64]:
-    """Orthonormal basis of the horizontal vectors at a preshape: the chart in which shapes are coordinates.
+    """Orthonormal basis of the horizontal vectors at a preshape, which defines a chart of shapes.
 
-    It turns with the preshape, since it is built along the principal axes of the landmarks, so that
-    coordinates do not depend on how the data are turned.
+    The basis is built along the principal axes of the landmarks. It therefore rotates with the
+    preshape, and coordinates do not depend on the orientation of the data.
 
     Parameters
     ----------
@@ -164,13 +165,13 @@ def horizontal_basis(preshape: Array) -> NDArray[np.float64]:
     Returns
     -------
     ndarray, shape (landmarks * coordinates, num_dimensions)
-        In columns, with the landmark first: a column has the shape of a flattened preshape.
+        Basis in columns, with the landmark first: a column has the form of a flattened preshape.
 
     Raises
     ------
     ValueError
-        If rotations do not change the preshape in as many ways as they do in general, since the landmarks
-        lie on a line, or there are too few.
+        If rotations change the preshape in fewer directions than in general, because the landmarks
+        lie on a line or there are too few.
     """
     axes = _principal_axes(np.asarray(preshape, float))
     shape = np.asarray(preshape, float) @ axes
@@ -194,10 +195,10 @@ def horizontal_basis(preshape: Array) -> NDArray[np.float64]:
 
 
 def _principal_axes(shape: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Principal axes of landmarks in columns, a rotation, by falling variance.
+    """Principal axes of landmarks as columns of a rotation, in decreasing order of variance.
 
-    The first landmark that lies far out along an axis is on its positive side; the last axis follows from the
-    others, since the landmarks may lie in a plane.
+    The first landmark that lies far out along an axis is on its positive side. The last axis
+    follows from the others, because the landmarks may lie in a plane.
     """
     axes = np.linalg.eigh(shape.T @ shape)[1][:, ::-1]
     along = np.abs(shape @ axes)
@@ -216,13 +217,14 @@ def transport(preshape: Array, direction: Array, vector: Array, *, num_steps: in
               u^\top u A + A u^\top u = v^\top \dot u - \dot u^\top v
 
     with A antisymmetric, so that v stays horizontal (Le 2003). The equation is integrated by the
-    Runge-Kutta method of order four; the error falls with the fourth power of the number of steps.
+    Runge-Kutta method of order four; the error decreases with the fourth power of the number of
+    steps.
 
     Parameters
     ----------
     preshape : Array, shape (landmarks, coordinates)
     direction : Array, shape (landmarks, coordinates)
-        Horizontal at the preshape; its length is that of the way.
+        Horizontal at the preshape; its length is that of the path.
     vector : Array, shape (landmarks, coordinates)
         Horizontal at the preshape.
     num_steps : int
@@ -254,12 +256,12 @@ def transport(preshape: Array, direction: Array, vector: Array, *, num_steps: in
 
 @jax.custom_jvp
 def nearest_rotation(cross: Array) -> Array:
-    """Rotation R that makes the trace of R' `cross` greatest (Kabsch).
+    """Rotation R that maximises the trace of R' `cross` (Kabsch).
 
     Parameters
     ----------
     cross : Array, shape (..., coordinates, coordinates)
-        Transposed configuration times the one on which R, from the right, is to lay it.
+        Transposed configuration times the one with which R, from the right, aligns it.
     """
     left, _, right = jnp.linalg.svd(cross, full_matrices=False)
     sign = jnp.sign(jnp.linalg.det(left @ right))
@@ -268,7 +270,8 @@ def nearest_rotation(cross: Array) -> Array:
 
 @nearest_rotation.defjvp
 def _turned(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # the slope of singular vectors is not finite where singular values agree; that of the rotation is
+    # gradients of singular vectors are not finite for equal singular values; that of the rotation
+    # is
     (cross,), (change,) = primals, tangents
     rotation = nearest_rotation(cross)
     back = jnp.swapaxes(rotation, -1, -2)
@@ -277,7 +280,7 @@ def _turned(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array
 
 
 def _rotation(moments: Array, wanted: Array) -> Array:
-    """Antisymmetric A with S A + A S = `wanted`, where S are symmetric `moments`."""
+    """Antisymmetric A with S A + A S = `wanted`, where S is the symmetric `moments`."""
     size = moments.shape[-1]
     ones = np.eye(size)
     axes = np.stack(

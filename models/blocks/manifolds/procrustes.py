@@ -1,4 +1,4 @@
-r"""Generalised Procrustes analysis: the mean shape of landmarks, and every configuration laid on it.
+r"""Generalised Procrustes analysis: the mean shape of landmarks, and configurations aligned with it.
 
 References
 ----------
@@ -21,21 +21,21 @@ __all__ = ["Procrustes", "procrustes"]
 
 
 class Procrustes(NamedTuple):
-    """Configurations of landmarks, laid on their mean.
+    """Configurations of landmarks, aligned with their mean.
 
     Attributes
     ----------
     mean : Array, shape (landmarks, coordinates)
         Mean shape as a preshape: centred, with norm one.
     mean_size : Array, shape ()
-        Centroid size of the mean: of sizes and shapes, or the mean of `sizes` if size was scaled away.
+        Centroid size of the mean of sizes and shapes, or the mean of `sizes` if sizes were scaled.
     shapes : Array, shape (individuals, landmarks, coordinates)
-        Preshapes that are rotated onto the mean. Missing landmarks are where the mean has them.
+        Preshapes that are rotated onto the mean. Missing landmarks are taken from the mean.
     sizes : Array, shape (individuals,)
-        Centroid sizes in the units of the data, of configurations that are completed likewise.
+        Centroid sizes in the units of the data, of likewise completed configurations.
     steps : Array, shape ()
     change : Array, shape ()
-        Distance of the last two means, as preshapes.
+        Distance between the last two means, as preshapes.
     """
 
     mean: Array
@@ -63,21 +63,20 @@ def procrustes(
     .. math:: \hat\mu = \arg\min_{\|\mu\| = 1} \sum_i \min_{\beta, R, t}
               \sum_{k \in O_i} \| \beta R x_{ik} + t - \mu_k \|^2,
 
-    where :math:`O_i` are the landmarks that individual i has. Without it every :math:`\beta` is one, and
-    the norm of :math:`\mu` is free: the mean of sizes and shapes. The sum falls with every step: each lays
-    the configurations on the mean, fills missing landmarks from it, and averages.
-
-    Sets of configurations of one size are a batch under `jax.vmap`.
+    where :math:`O_i` are the landmarks that individual i has. Without it every :math:`\beta` is
+    one, and the norm of :math:`\mu` is free: the mean of sizes and shapes. The sum decreases with
+    every step, which aligns the configurations with the mean, fills in missing landmarks, and
+    averages. Sets of configurations of one size are a batch under `jax.vmap`.
 
     Parameters
     ----------
     landmarks : Array, shape (individuals, landmarks, coordinates)
-        NaN where a landmark is missing. Every individual needs as many landmarks as there are coordinates
-        in common with the one that has the most.
+        NaN where a landmark is missing. Every individual must share at least as many landmarks as
+        there are coordinates with the individual that has the most landmarks.
     scale : bool
-        Whether size is taken away.
+        Whether to scale configurations.
     tol : float
-        Distance of two successive means, as preshapes, at which the steps end.
+        Distance of two successive means, as preshapes, at which the iteration stops.
     max_steps : int
     """
     present = jnp.isfinite(landmarks).all(axis=-1)
@@ -112,7 +111,7 @@ def procrustes(
 
 
 def _laid(x: Array, used: Array, mean: Array, scale: bool) -> tuple[Array, Array]:
-    """Configurations moved, turned and scaled so that their used landmarks come nearest to the mean's."""
+    """Configurations moved, rotated and scaled to minimise the distance of used landmarks to the mean."""
     rows = used[..., None]
     own = x.mean(axis=-2, where=rows, keepdims=True)
     place = jnp.broadcast_to(mean, x.shape).mean(axis=-2, where=rows, keepdims=True)

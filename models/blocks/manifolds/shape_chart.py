@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 _SHARE = 0.95
-"""Share of the variance that the directions of a chart hold unasked."""
+"""Share of the variance that the directions of a chart explain by default."""
 
 _SAME = 1e-9
-"""Spread of shapes, in radians, below which they do not vary."""
+"""Spread of shapes, in radians, below which they count as constant."""
 
 _INDIVIDUALS_EACH = 3
-"""Individuals per direction that a chart has at least, where nothing else is asked."""
+"""Minimum number of individuals per direction of a chart, by default."""
 
 
 class ShapeChart(NamedTuple):
@@ -91,9 +91,9 @@ class ShapeChart(NamedTuple):
 
     @jax.jit
     def coordinates(self, landmarks: Array) -> Array:
-        """Coordinates of configurations of landmarks of any place, size and rotation.
+        """Coordinates of configurations of landmarks with any place, size and rotation.
 
-        What their shapes have beyond the directions of the chart is left out.
+        Variation of shapes beyond the directions of the chart is left out.
         """
         tangent = preshape.log(self.reference, preshape.to_preshape(landmarks).shape)
         return tangent.reshape(*tangent.shape[:-2], -1) @ self.directions
@@ -109,7 +109,7 @@ def spacing(points: Array) -> Array:
 def configurations(
     x: ArrayLike, subjects: Groups, landmarks: ArrayLike, num_landmarks: int
 ) -> Array:
-    """Rows of landmarks as one configuration per individual, shape (num_subjects, num_landmarks, num_axes).
+    """Configurations of individuals from rows, shape (num_subjects, num_landmarks, num_axes).
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ def configurations(
     Raises
     ------
     ValueError
-        If an individual lacks a landmark or has it twice, or a number is out of range; where the numbers
-        are known.
+        If an individual lacks a landmark or has it twice, or a number is out of range, as far as
+        the numbers are known.
     """
     if not any(isinstance(one, Tracer) for one in (landmarks, subjects.codes)):
         _check_complete(subjects, np.asarray(landmarks), num_landmarks)
@@ -174,7 +174,7 @@ def shape_coordinates(
 ) -> Array | None:
     """Coordinates of the individuals in a chart, shape (num_subjects, num_directions); None without `x`.
 
-    With `size` the logarithm of the centroid size, in units of `x`, is one more column.
+    With `size`, the logarithm of the centroid size, in units of `x`, is an additional column.
     """
     if size not in (True, False):
         raise ValueError(f"size = {size!r:.60}; expected True or False")
@@ -225,7 +225,7 @@ def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.f
 
 
 def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.float64]:
-    """See `shape_chart`; individuals have names for messages."""
+    """See `shape_chart`; `names` of the individuals are for messages."""
     mean = align_landmarks(whole, names).mean
     basis, coordinates = _everywhere(mean, whole)
     _, deviations, directions = np.linalg.svd(coordinates - coordinates.mean(axis=0))
@@ -264,7 +264,7 @@ def _everywhere(mean: NDArray, whole: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def whole_coordinates(data: Mapping[str, Any], reference: Array) -> NDArray[np.float64]:
-    """Coordinates of individuals along all directions at a reference, which leave out nothing.
+    """Coordinates of individuals along all directions at a reference, without loss of variation.
 
     Parameters
     ----------
@@ -282,20 +282,20 @@ def whole_coordinates(data: Mapping[str, Any], reference: Array) -> NDArray[np.f
 
 
 def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Chart of the individuals at hand, where none is given; see `shape_chart`.
+    """Chart of the present individuals, if none is given; see `shape_chart`.
 
     Parameters
     ----------
     data : mapping
         Data of `hierarchical_shape` by name: ``x``, ``subjects`` and ``landmarks``.
     options : mapping
-        Options of it by name.
+        Options of `hierarchical_shape` by name.
 
     Warns
     -----
     SideBayesWarning
-        As `shape_chart`; where groups and covariates leave nothing of the individuals unexplained; and, if
-        sizes count, of individuals whose sizes are far from all others.
+        As `shape_chart`; if groups and covariates leave no residual variation of the individuals;
+        and, if sizes count, about individuals whose sizes are far from all others.
     """
     x, landmarks, subjects = data.get("x"), data["landmarks"], data["subjects"]
     if x is None:
@@ -314,7 +314,7 @@ def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray
 
 
 def check_shapes(data: Mapping[str, Any]) -> None:
-    """Refuse individuals without coordinates in a chart at hand; warn of those that look reflected.
+    """Refuse individuals without coordinates in a given chart; warn about those that look reflected.
 
     Parameters
     ----------
@@ -329,8 +329,8 @@ def check_shapes(data: Mapping[str, Any]) -> None:
     Warns
     -----
     SideBayesWarning
-        Of individuals whose mirror images, or landmarks in another order, are less than half as far from the
-        reference.
+        About individuals whose mirror images, or landmarks in another order, are less than half as
+        far from the reference.
     """
     if data.get("x") is None:
         return

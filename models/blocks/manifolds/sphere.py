@@ -1,8 +1,8 @@
-r"""The unit sphere in explicit coordinates: angles, exponential map and logarithm, transport, charts, means.
+r"""The unit sphere in explicit coordinates: angles, exp and log maps, transport, charts, means.
 
-Functions take arrays whose last axis holds the coordinates of a point, broadcast over all other axes, and
-have finite slopes of any order where two points coincide. Angles and logarithms keep their relative
-accuracy for points that nearly coincide or are nearly opposite.
+Functions take arrays whose last axis holds the coordinates of a point, and broadcast over all other
+axes. Their derivatives of any order are finite where two points coincide. Angles and logarithms
+keep their relative accuracy for points that nearly coincide or are nearly opposite.
 
 References
 ----------
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _SMALL = 1e-2
-"""Squared length below which functions of a length are summed as series in its square."""
+"""Squared length below which functions of a length are computed as series in its square."""
 _COSINE = (1.0, -1 / 2, 1 / 24, -1 / 720, 1 / 40320)
 _SINE = (1.0, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880)
 _ARCSINE = (1.0, 1 / 6, 3 / 40, 15 / 336, 105 / 3456, 945 / 42240, 10395 / 599040)
@@ -47,7 +47,7 @@ def angle(first: Array, second: Array) -> Array:
     Returns
     -------
     Array, shape (...)
-        Its slope is zero where both are the same point.
+        The gradient is zero if both points are the same.
     """
     apart = jnp.square(first - second).sum(axis=-1)
     across = jnp.square(first + second).sum(axis=-1)
@@ -55,7 +55,7 @@ def angle(first: Array, second: Array) -> Array:
 
 
 def exp(point: Array, tangent: Array) -> Array:
-    """Follow the geodesic that starts at a point along a tangent vector, for the length of this.
+    """Follow the geodesic that starts at a point along a tangent vector, for the vector's length.
 
     Parameters
     ----------
@@ -87,7 +87,8 @@ def flow(point: Array, velocity: Array, time: Array | float) -> tuple[Array, Arr
     Returns
     -------
     point, velocity : Array, shape (..., dimension + 1)
-        At the end; the speed is that at the start. The same time with the velocity reversed leads back.
+        Values at the end; the speed is that at the start. Reversing the velocity leads back in the
+        same time.
     """
     square = jnp.square(velocity).sum(axis=-1, keepdims=True)
     cosine, sine = _turn(jnp.square(time) * square)
@@ -110,11 +111,11 @@ def log(point: Array, other: Array) -> Array:
     Returns
     -------
     Array, shape (..., dimension + 1)
-        NaN for opposite points, which many geodesics of the same length join.
+        NaN for opposite points, because many geodesics of the same length join them.
     """
     cosine = (point * other).sum(axis=-1, keepdims=True)
     near = cosine >= 0
-    # differences of near points, and sums of nearly opposite ones, lose no digits
+    # differences of close points, and sums of nearly opposite ones, lose no digits
     chord = other - jnp.where(near, 1.0, -1.0) * point
     across = chord - (point * chord).sum(axis=-1, keepdims=True) * point
     square = jnp.square(across).sum(axis=-1, keepdims=True)  # of the sine of the angle
@@ -139,7 +140,7 @@ def transport(start: Array, end: Array, tangent: Array) -> Array:
     Returns
     -------
     Array, shape (..., dimension + 1)
-        Orthogonal to `end`, of the same length.
+        Orthogonal to `end`, with the same length.
     """
     across = start + end
     scale = jnp.square(across).sum(axis=-1, keepdims=True) / 2
@@ -147,10 +148,10 @@ def transport(start: Array, end: Array, tangent: Array) -> Array:
 
 
 def tangent_basis(point: Array) -> Array:
-    """Orthonormal basis of the tangent space at a point: a chart that moves smoothly with the point.
+    """Orthonormal basis of the tangent space at a point, which depends piecewise smoothly on the point.
 
-    The reflection that takes the point to the first axis, or to its opposite, takes the other axes to the
-    basis (Householder). The basis jumps where the first coordinate changes its sign.
+    The (Householder) reflection that maps the point to the first axis, or to its opposite, maps the
+    other axes to the basis. The basis jumps where the first coordinate changes its sign.
 
     Parameters
     ----------
@@ -206,13 +207,13 @@ def karcher_mean(
     tol: float = 1e-12,
     max_steps: int = 200,
 ) -> KarcherMean:
-    r"""Weighted intrinsic mean, by gradient descent whose step is halved where it would ascend.
+    r"""Weighted intrinsic mean, by gradient descent with steps that are halved if they would ascend.
 
     .. math:: \mu = \arg\min_\nu \sum_m p_m d^2(\nu, y_m), \qquad
               \mu \leftarrow \exp_\mu \left(\tau \sum_m p_m \log_\mu y_m / \sum_m p_m\right)
 
-    The mean is unique where all points lie in an open hemisphere. Weights are divided by their sum, which
-    the source's eq. 2.54 leaves out.
+    The mean is unique if all points lie in an open hemisphere. Weights are divided by their sum,
+    which the source's eq. 2.54 leaves out.
 
     Parameters
     ----------
@@ -223,7 +224,7 @@ def karcher_mean(
     start : Array, shape (dimension + 1,), optional
         By default the direction of the weighted mean of the vectors.
     tol : float
-        Length of the mean tangent, in radians, at which the descent ends.
+        Length of the mean tangent, in radians, at which the descent stops.
     max_steps : int
     """
     share = jnp.ones(len(points)) if weights is None else jnp.asarray(weights)
@@ -243,7 +244,7 @@ def karcher_mean(
         found, step = walk
         end = exp(found.mean, step * (share @ found.tangents))
         new = look(end / jnp.linalg.norm(end), found.steps + 1)
-        # near the mean rounding hides the descent of the variance, but not that of the slope
+        # near the mean rounding hides the descent of the variance, but not that of the gradient
         level = new.variance <= found.variance * (1 + 1e-14)
         better = (new.variance < found.variance) | (level & (new.slope < found.slope))
         kept: KarcherMean = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
@@ -257,13 +258,13 @@ def karcher_mean(
 
 
 def _length(square: Array) -> Array:
-    """Square root with slope zero at zero."""
+    """Square root with gradient zero at zero."""
     is_zero = square == 0
     return jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, square)))
 
 
 def _turn(square: Array) -> tuple[Array, Array]:
-    """Cosine of an angle, and its sine divided by it, by the square of the angle."""
+    """Cosine of an angle, and its sine divided by the angle, as functions of the squared angle."""
     angle = jnp.sqrt(jnp.where(square < _SMALL, 1.0, square))
     cosine = jnp.where(square < _SMALL, _series(_COSINE, square), jnp.cos(angle))
     sine = jnp.where(square < _SMALL, _series(_SINE, square), jnp.sin(angle) / angle)

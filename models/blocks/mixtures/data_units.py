@@ -1,4 +1,4 @@
-"""Units of the data, in which gradients and random walks move."""
+"""Units of the data, and remarks about them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = [
 ]
 
 _NARROW = 1e-7
-"""Scatter of a cluster, relative to that of all points, that the scale of a prior outweighs."""
+"""Scatter of a cluster, relative to that of all points, below which the prior's scale dominates."""
 
 _WIDE = 10.0
-"""Ratio of the widest column's deviation to that of a quarter of all columns from which on units decide."""
+"""Ratio of the largest standard deviation of a column to the lower quartile above which units matter."""
 
 _NOTHING = 1e-12
-"""Deviation of a column, relative to the widest, that is rounding."""
+"""Standard deviation of a column, relative to the largest, that is due to rounding."""
 
 _RELATED = 1e-4
-"""Cosine between two columns from which on they are not orthogonal."""
+"""Cosine between two columns above which they are not orthogonal."""
 
 
 def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
     """Mean and standard deviation of each feature; zero and one without data.
 
-    A feature that does not vary, or has values that are no numbers, has a unit of one.
+    A feature that does not vary, or has values that are not numbers, has a unit of one.
     """
     if data is None:
         return jnp.zeros(num_features), jnp.ones(num_features)
@@ -54,14 +54,14 @@ def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]
 
 
 def refuse_constant(name: str, values: np.ndarray, may_be: Collection[int] = ()) -> None:
-    """Refuse constant features, which say nothing about clusters, and those of no value or of one.
+    """Refuse uninformative features: constant ones, and those with at most one known value.
 
-    Columns of `may_be` may be constant.
+    The columns in `may_be` may be constant.
 
     Raises
     ------
     ValueError
-        Naming their columns.
+        If there are such features; the message names their columns.
     """
     known = np.isfinite(values)
     low = np.where(known, values, np.inf).min(axis=0)
@@ -86,10 +86,11 @@ def refuse_constant(name: str, values: np.ndarray, may_be: Collection[int] = ())
 
 
 def remark_on_dependent(name: str, values: np.ndarray, num_cells: int) -> str | None:
-    """Say which features depend on others, where full covariances have the width of their prior.
+    """Say which features are functions of others, so that the prior determines their covariances.
 
-    Along what does not vary, a cluster of n points has the width of the prior's scale divided by about n, and
-    all points together have the more density the more unequal the clusters are: n log n is convex.
+    In directions without variation, a cluster of n points has the prior's scale divided by about n
+    as its width. The density of all points together then increases with the inequality of cluster
+    sizes, because n log n is convex.
     """
     found = dependent_columns(values, _NARROW * num_cells / len(values))
     if not found:
@@ -102,10 +103,10 @@ def remark_on_dependent(name: str, values: np.ndarray, num_cells: int) -> str | 
 
 
 def remark_on_units(name: str, values: np.ndarray) -> str | None:
-    """Say where columns of very different spread enter distances or inner products together.
+    """Say that columns of very different spread enter distances or inner products together.
 
-    Orthogonal columns, such as principal components or features of a kernel, have the spread that they are
-    meant to have.
+    Orthogonal columns, such as principal components or kernel features, are exempt: their spread is
+    intended.
     """
     deviation = values.std(axis=0)
     vary = np.flatnonzero(deviation > _NOTHING * deviation.max(initial=0.0))
@@ -135,21 +136,22 @@ def _are_orthogonal(columns: np.ndarray) -> bool:
 
 
 def fitted_statistic(name: str, value: Array) -> Array:
-    """Record a statistic of the data, such as their mean, that stays as it was fitted at other data.
+    """Record a statistic of the data, such as their mean, that keeps its fitted value at other data.
 
-    A site of `numpyro.deterministic` is computed anew from whatever data the model is run on. What
-    coefficients are measured from must not be: they mean something in the units of the fitted data only.
+    A site of `numpyro.deterministic` is recomputed from whatever data the model is run on. This
+    must not happen to the origin and units of coefficients, which have a meaning only in the units
+    of the fitted data.
 
     Parameters
     ----------
     name : str
-        Of the site, which is a deterministic one otherwise.
+        Name of the site, which is otherwise deterministic.
     value : Array
 
     Returns
     -------
     Array
-        The value; at other data that of the fit.
+        The value; at other data, the value of the fit.
     """
     message = {
         "type": "deterministic",
@@ -162,9 +164,9 @@ def fitted_statistic(name: str, value: Array) -> Array:
 
 
 def fitted_whitening(x: ArrayLike) -> tuple[Array, Array]:
-    """Record what gives the data a mean of zero and a covariance of I, as `fitted_statistic` does.
+    """Record the transformation of the data to mean zero and covariance I; see `fitted_statistic`.
 
-    Sites are ``center`` and ``whitening``.
+    The sites are ``center`` and ``whitening``.
 
     Parameters
     ----------
@@ -175,7 +177,7 @@ def fitted_whitening(x: ArrayLike) -> tuple[Array, Array]:
     center : Array, shape (num_features,)
         Mean of the rows.
     whitening : Array, shape (num_features, num_features)
-        Columns that turn centred rows into rows of covariance I.
+        Matrix that maps centred rows to rows of covariance I.
 
     Raises
     ------
@@ -211,7 +213,7 @@ def _refuse_singular(x: ArrayLike) -> None:
 
 
 class Rescaled(Transform):
-    """Covariance matrices, each feature in a unit of its own.
+    """Rescaling of covariance matrices, each feature in a unit of its own.
 
     Parameters
     ----------
@@ -232,7 +234,7 @@ class Rescaled(Transform):
         return y / self.unit[:, None] / self.unit
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Each unit enters the symmetric matrix as often as there are features, and once more."""
+        """Log determinant; each unit enters a symmetric matrix of d features d + 1 times."""
         size = len(self.unit)
         return jnp.broadcast_to((size + 1) * jnp.log(self.unit).sum(), jnp.shape(x)[:-2])
 

@@ -1,4 +1,4 @@
-"""The algebra of labels that are summed out: a joint prior of the labels times unary factors."""
+"""Mixtures with labels summed out: a joint prior of the labels times unary factors."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class FiniteMixture(Collapsed):
     arg_constraints: ClassVar[dict] = {}
 
     is_density: bool = True
-    """Whether data are likelier where clusters are; a classifier has no density of the points."""
+    """Whether the points have a density; under a classifier they have none."""
 
     is_exchangeable: bool = True
-    """Whether labels may be renumbered; not where each has side information of its own."""
+    """Whether labels may be renumbered; not if each label has side information of its own."""
 
     has_apart_rows: bool = False
-    """Whether densities and labels of rows are apart, so that rows can be divided among devices."""
+    """Whether densities and labels of rows are separate, so that rows can be divided among devices."""
 
     num_classes: int | None = None
-    """Number of classes of the points beside their labels; None where they have none."""
+    """Number of classes of the points besides their labels; None if they have no classes."""
 
     labels: LinkedCategorical
     """Joint prior of the labels."""
@@ -52,7 +52,7 @@ class FiniteMixture(Collapsed):
     """Log-factors of the labels besides densities of data, shape (num_points, num_clusters)."""
 
     components: dist.Distribution | None = None
-    """Densities of single rows given their labels, where there are such."""
+    """Densities of single rows given their labels, if the distribution has them."""
 
     @property
     def num_clusters(self) -> int:
@@ -65,7 +65,7 @@ class FiniteMixture(Collapsed):
         return self.labels.graph.num_connected_sets
 
     def units(self) -> Units:
-        """Points with a label; those that links connect are one unit."""
+        """Points have labels; points that links connect form one unit."""
         graph = self.links()
         if graph is None:
             return super().units()
@@ -73,7 +73,7 @@ class FiniteMixture(Collapsed):
         return Units(graph.num_points, owner, graph.num_nodes)
 
     def links(self) -> LabelGraph | None:
-        """Links that tie the labels; where it is None, structural properties do not evaluate `labels`."""
+        """Links that tie the labels; if None, structural properties do not evaluate `labels`."""
         return self.labels.graph
 
     def labels_of(self, batch: Batch) -> LinkedCategorical:
@@ -87,7 +87,7 @@ class FiniteMixture(Collapsed):
         Raises
         ------
         ValueError
-            If the distribution holds for its own links only.
+            If the distribution is valid for its own links only.
         """
         raise ValueError(
             f"the links of a {type(self).__name__} cannot be replaced; use 'em' or 'map'"
@@ -106,17 +106,17 @@ class FiniteMixture(Collapsed):
         return factors if self.log_side is None else factors | {"log_side": self.log_side}
 
     def side_factors(self) -> Array | None:
-        """Log-factors of the labels besides data and links, None without any."""
+        """Log-factors of the labels besides data and links; None if there are none."""
         return self.log_side
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
-        """Sum of the factors over all joint labelings, in logs."""
+        """Logarithm of the sum of the factors over all joint labelings."""
         return self._log_partition(factors, self.label_factors(factors), factors["log_weights"])
 
     def log_partition_of(self, factors: dict[str, Array], seen: Array) -> Array:
-        """`log_partition` where nothing but their links is known of points that are not seen, (num_points,).
+        """`log_partition` if only links are known of the points that are not `seen`, (num_points,).
 
-        Its slope has nothing of their data, of statements about them, or in weights of their own.
+        Its gradient does not involve their data, statements about them, or weights of their own.
         """
         unary = jnp.where(seen[:, None], self.label_factors(factors), 0.0)
         weights = factors["log_weights"]
@@ -157,11 +157,11 @@ class FiniteMixture(Collapsed):
         return self.posterior_given(self.responsibilities(value), value)
 
     def posterior_given(self, share: Array, value: Array) -> dict[str, NamedArray]:
-        """What `posterior` returns, where the responsibilities are known already."""
+        """The value of `posterior`, given responsibilities that are known already."""
         return {"responsibilities": NamedArray(("points", "clusters"), share)}
 
     def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
-        """`posterior` and `by_unit` by one pass over the links, and its slope."""
+        """`posterior` and `by_unit` from one pass over the links and its gradient."""
 
         def total(unary: Array) -> tuple[Array, Array]:
             terms = self.labels.log_evidence_by_connected_set(unary)
@@ -176,22 +176,22 @@ class FiniteMixture(Collapsed):
 
     @property
     def is_told_some(self) -> bool:
-        """Whether something is stated of points."""
+        """Whether anything is stated about the labels of points."""
         return self.log_side is not None
 
     def told(self) -> Array | None:
-        """Probability of what is stated of each point given its class, (num_points, num_classes).
+        """Probability of the statement about each point given its class, (num_points, num_classes).
 
-        Classes are the clusters unless a subclass has others. None where nothing is stated.
+        Classes are the clusters unless a subclass has others. None if nothing is stated.
         """
         return None if self.log_side is None else jnp.exp(self.log_side)
 
     def told_of_classes(self) -> Array | None:
-        """As `told`, also where classes are neither the clusters nor what `told` is of."""
+        """Like `told`, also where the classes of the points are not the ones that `told` refers to."""
         return self.told()
 
     def beside_value(self) -> dict[str, Callable[[], Array] | None]:
-        """Classes that points are known to be among, and what links are; see `ScoresMore`."""
+        """Known classes, and links that are observed statements; see `ScoresMore`."""
         found: dict[str, Callable[[], Array] | None] = {}
         if self.is_told_some:
             found["known classes"] = self._known_classes
@@ -201,19 +201,19 @@ class FiniteMixture(Collapsed):
         return found
 
     def _known_classes(self) -> Array:
-        """Classes that each point is known to be among; none of points of which nothing is stated."""
+        """Classes that each point may have; none for points about which nothing is stated."""
         told = self.told_of_classes()
         assert told is not None  # asked for with statements only
         may = told >= told.max(axis=1, keepdims=True)
         return may & ~may.all(axis=1, keepdims=True)
 
     def untold_densities(self, value: Array) -> Array:
-        """Log density of each point in each cluster, without what is stated, (num_points, num_clusters)."""
+        """Log density of each point in each cluster, without statements, (num_points, num_clusters)."""
         factors = self.log_factors(value)
         return self.label_factors({n: v for n, v in factors.items() if n != "log_side"})
 
     def classes_within(self, value: Array) -> Array:
-        """P(class | cluster, data) of points whose own statement is not looked at.
+        """P(class | cluster, data) of points, ignoring the statement about the point itself.
 
         Shape (num_clusters, num_classes), or (num_points, num_clusters, num_classes).
         """
@@ -232,7 +232,7 @@ class FiniteMixture(Collapsed):
         return self.labels.mode_given(self._unary(value))
 
     def label_statistic(self, labels: Array) -> dict[str, Array]:
-        """Sufficient statistics of drawn labels, where ``unary`` has an entry for each point and label."""
+        """Sufficient statistics of drawn labels; ``unary`` has an entry for each point and label."""
         graph = self.labels.graph
         member = jax.nn.one_hot(labels, self.num_clusters)
         counted = member
@@ -248,7 +248,7 @@ class FiniteMixture(Collapsed):
         return found | ({} if self.log_side is None else {"log_side": member})
 
     def approximation(self) -> str | None:
-        """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""
+        """Name what is approximate in `log_prob`; None if it is exact. See `check_inference`."""
         graph = self.links()
         if graph is None:
             return None
@@ -256,7 +256,7 @@ class FiniteMixture(Collapsed):
 
     @property
     def has_curvature(self) -> bool:
-        """Whether `log_prob` can be differentiated twice; sums by fixed points can once."""
+        """Whether `log_prob` can be differentiated twice; fixed-point sums can be differentiated once."""
         return self.approximation() is None
 
     @property
@@ -275,7 +275,7 @@ class FiniteMixture(Collapsed):
     def draw_labels(
         self, rng_key: Array, own: Array | None = None, fitted: Fitted | None = None
     ) -> Array:
-        """Draw labels given links, known classes, and the labels `own` drawn of fitted groups."""
+        """Draw labels given links, known classes, and the labels `own` drawn for fitted groups."""
         labels = self.labels
         factors = jnp.zeros(
             (self.labels.graph.num_points, self.num_clusters), labels.log_weights.dtype

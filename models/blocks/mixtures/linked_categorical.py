@@ -25,16 +25,16 @@ _READINGS = ("field", "relation", "unnormalised")
 class LinkedCategorical(dist.Distribution):
     r"""Labels of all points, tied by links.
 
-    With ``reading="field"`` the links are a Markov random field prior (Lu 2008, eq. 2.10)
+    With ``reading="field"`` the links form a Markov random field prior (Lu 2008, eq. 2.10)
 
     .. math:: P(z) = \Omega^{-1} \prod_i \pi_{z_i} \prod_{(i,j)} e^{w_{ij}[z_i = z_j]},
 
-    whose partition function :math:`\Omega(\pi, w)` is kept. With ``reading="relation"`` labels are
-    independent and each link is an observed statement, right with the log-odds :math:`|w|`
-    (Lu 2008, App. A): ``P(z, links) = prod pi * prod P(statement | z_i, z_j)``, which is a
-    normalised likelihood and has no partition function.
+    which includes the partition function :math:`\Omega(\pi, w)`. With ``reading="relation"`` labels
+    are independent and each link is an observed statement, right with the log-odds :math:`|w|` (Lu
+    2008, App. A): ``P(z, links) = prod pi * prod P(statement | z_i, z_j)``, which is a normalised
+    likelihood and has no partition function.
 
-    With ``reading="unnormalised"`` links are that field, but :math:`\Omega` is left out of the
+    With ``reading="unnormalised"`` links form the same field, but :math:`\Omega` is left out of the
     joint density of labels and weights:
     :math:`p(\pi, z) \propto p(\pi) \prod_i \pi_{z_i} \prod e^{w[z_i = z_j]}`. Given the weights,
     labels have the same distribution; the prior of the weights is tilted by :math:`\Omega(\pi)`.
@@ -44,14 +44,14 @@ class LinkedCategorical(dist.Distribution):
     Parameters
     ----------
     log_weights : Array, shape (num_clusters,) or (num_points, num_clusters)
-        Log mixing weights: the same for all points, or those of each point, as in mixtures of experts.
+        Log mixing weights: shared by all points, or one set per point, as in mixtures of experts.
     graph : LabelGraph
     reading : {"field", "relation", "unnormalised"}
     weight_per : {"point", "chunklet"}
-        See `log_partition`. A chunklet has one set of weights, so that "chunklet" takes no weights by
-        point.
+        See `log_partition`. A chunklet has one set of weights, so that "chunklet" does not admit
+        weights by point.
     pair_weights : Array, shape (num_links,), optional
-        Replaces the finite weights of the links, e.g. by learned ones.
+        Replacements for the finite weights of the links, e.g. learned ones.
     inference : str or inference object
         See `log_partition`.
     """
@@ -119,12 +119,12 @@ class LinkedCategorical(dist.Distribution):
 
     @property
     def is_shared(self) -> bool:
-        """Whether labels of all points are independent and have the same weights."""
+        """Whether the labels of all points are independent with the same weights."""
         return self.graph.num_links == 0 and not self.weights_by_point
 
     @property
     def has_free_weights(self) -> bool:
-        """Whether no partition function ties the mixing weights: a Dirichlet is then conjugate."""
+        """Whether no partition function depends on the mixing weights: a Dirichlet is then conjugate."""
         graph = self.graph
         free = self.reading != "field" or graph.num_links == 0
         return free or (self.weight_per == "chunklet" and graph.num_edges == 0)
@@ -175,7 +175,7 @@ class LinkedCategorical(dist.Distribution):
         return routine(unary, self.graph, self.log_weights, self.pair_weights, **self.options)
 
     def log_evidence(self, unary: Array) -> Array:
-        """Log density of data of which `unary` holds the log density given each point's label.
+        """Log density of the data, given the log density `unary` of each point under each label.
 
         Parameters
         ----------
@@ -215,7 +215,7 @@ class LinkedCategorical(dist.Distribution):
         return self._sum(partial(partition.sample, key), unary)
 
     def _with_blank(self, routine: Callable[..., Array], unary: Array) -> Array:
-        """A sum and the same without data, the normaliser of a field: as a batch compiled once."""
+        """A sum, and the same sum without data (a field's normaliser), as a batch that is compiled once."""
         both = jnp.stack([unary, jnp.zeros_like(unary)])
         return jax.vmap(partial(self._sum, routine))(both)
 
@@ -226,7 +226,7 @@ class LinkedCategorical(dist.Distribution):
         points: Any = slice(None),
         inference: str | Inference | None = None,
     ) -> LinkedCategorical:
-        """Labels of some of the points, tied by other links, under the same law."""
+        """The same distribution for some of the points, tied by other links."""
         return LinkedCategorical(
             self.log_weights[points] if self.weights_by_point else self.log_weights,
             graph,
@@ -237,7 +237,7 @@ class LinkedCategorical(dist.Distribution):
         )
 
     def draw_statements(self, key: Array, labels: Array) -> Array:
-        """Draw, for each link, whether two labels are said to agree; shape (num_links,)."""
+        """Draw, for each link, whether the statement is that the labels agree; shape (num_links,)."""
         first, second = jnp.asarray(self.graph.pairs).T
         # log-odds of a right statement; negative where a learned flip rate is above one half
         right = jax.nn.sigmoid(jnp.sign(self.graph.pair_weights) * self.pair_weights)
@@ -279,7 +279,7 @@ class LinkedCategorical(dist.Distribution):
 
 
 def check_reading(reading: str) -> None:
-    """Refuse a reading of links that there is not."""
+    """Refuse an unknown reading of links."""
     if not isinstance(reading, str) or reading not in _READINGS:
         raise ValueError(f"reading = {reading!r:.60}; expected one of {list(_READINGS)}")
 

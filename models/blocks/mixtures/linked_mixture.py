@@ -22,25 +22,25 @@ __all__ = ["LinkedMixture"]
 
 
 class LinkedMixture(FiniteMixture):
-    r"""Data of all points, with their linked labels summed out.
+    r"""Joint distribution of the data of all points, with their linked labels summed out.
 
     .. math:: \log p(x) = \log \sum_z \prod_i \pi_{z_i} p(x_i | \theta_{z_i})
               \prod_{(i,j)} e^{w_{ij}[z_i = z_j]} - \log\Omega
 
-    (Lu 2008, eq. 2.14). The value holds all points: its event shape is ``(num_points, ...)``.
+    (Lu 2008, eq. 2.14). One value comprises all points: the event shape is ``(num_points, ...)``.
 
     Parameters
     ----------
     labels : LinkedCategorical
     components : Distribution, batch_shape (num_clusters,) or (num_rows, num_clusters)
-        Density of a row in each cluster, the same for all rows or with parameters of its own. Where
-        it is a `MixtureSameFamily`, the components of the clusters are latent as well, and have
-        factors of their own.
+        Density of a row in each cluster, the same for all rows or with parameters by row. If it is
+        a `MixtureSameFamily`, the components within clusters are latent as well, and have
+        log-factors of their own.
     log_side : Array, shape (num_points, num_clusters), optional
         Further log-factors of the labels, such as log-probabilities of known classes.
     groups : Groups, optional
-        The point, of several rows each, that a row of the data belongs to: all its rows have its
-        label. Without groups every point is one row.
+        Point to which each row of the data belongs: all rows of a point share its label. Without
+        groups every row is a point.
     """
 
     arg_constraints: ClassVar[dict] = {}
@@ -102,7 +102,7 @@ class LinkedMixture(FiniteMixture):
 
     @property
     def varies_by_row(self) -> bool:
-        """Whether densities have parameters of each row, so that some rows alone have none."""
+        """Whether densities have parameters by row, so that a subset of the rows has no density."""
         return varies_by_row(self.components)
 
     def log_factors(self, value: Array) -> dict[str, Array]:
@@ -113,13 +113,14 @@ class LinkedMixture(FiniteMixture):
         dict
             ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
             (num_clusters,), or one row per point; ``pair_weights`` (num_links,). Where clusters are
-            mixtures, ``unary`` has an axis of components, and ``log_within``
-            (num_clusters, num_components) are their log weights. ``log_side`` is there if it was given.
+            mixtures, ``unary`` has an axis of components, and ``log_within`` (num_clusters,
+            num_components) are their log weights. ``log_side`` is present if it was given.
 
         Raises
         ------
         ValueError
-            If the value is not one row for each row of the distribution, of the shape of the components.
+            If the value does not have one row for each row of the distribution, with the shape of
+            the components.
         """
         if jnp.shape(value) != self.event_shape:
             raise ValueError(
@@ -145,7 +146,7 @@ class LinkedMixture(FiniteMixture):
         return unary + factors["log_side"] if "log_side" in factors else unary
 
     def take(self, batch: Batch) -> LinkedMixture | None:
-        """The distribution of the rows of a batch; None where densities by row cannot be cut."""
+        """The distribution of the rows of a batch; None if densities by row cannot be split."""
         components: Any = self.components
         if self.varies_by_row:
             if not hasattr(components, "take"):
@@ -170,7 +171,7 @@ class LinkedMixture(FiniteMixture):
         return LinkedMixture(labels, components, known, groups)
 
     def beside_value(self) -> dict[str, Callable[[], Array] | None]:
-        """As of all mixtures, and what `components` say."""
+        """What the density covers besides its value, for any mixture and for the `components`."""
         own = self.components
         return super().beside_value() | dict(
             own.beside_value() if isinstance(own, ScoresMore) else {}
@@ -182,11 +183,11 @@ class LinkedMixture(FiniteMixture):
         return self.log_side is not None
 
     def class_statements(self) -> tuple[Array, Array] | None:
-        """Statements about classes of the points, for `gaussian_pass`; None without any."""
+        """Statements about classes of the points, for `gaussian_pass`; None if there are none."""
         return None
 
     def draw(self, rng_key: Array, value: Array) -> tuple[Array, Array | None]:
-        """Draw all labels jointly, and the components of clusters that are mixtures."""
+        """Draw all labels jointly, and the components within clusters that are mixtures."""
         factors = self.log_factors(value)
         unary = self.label_factors(factors)
         if "log_within" not in factors:
@@ -198,7 +199,7 @@ class LinkedMixture(FiniteMixture):
         return labels, jax.random.categorical(key_within, own)
 
     def statistic(self, latent: tuple[Array, Array | None]) -> dict[str, Array]:
-        """Sufficient statistics of drawn labels, of the structure of `log_factors`."""
+        """Sufficient statistics of drawn labels, with the structure of `log_factors`."""
         labels, within = latent
         found = self.label_statistic(labels)
         rows = found["unary"] = self._by_row(found["unary"])
@@ -210,11 +211,11 @@ class LinkedMixture(FiniteMixture):
         return found
 
     def _by_row(self, values: Array) -> Array:
-        """Values of the points, repeated for all their rows."""
+        """Values of the points, repeated for each of their rows."""
         return values if self.groups is None else values[self.groups.codes]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw labels, then data; statements and known classes would be drawn anew."""
+        """Draw labels, then data; statements and known classes are not held fixed."""
         key_labels, key_data = jax.random.split(key)
         return self.data_given(key_data, self.labels.sample(key_labels, sample_shape), sample_shape)
 

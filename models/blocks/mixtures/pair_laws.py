@@ -21,12 +21,12 @@ PAIR_LAWS: dict[str, dict[str, Any]] = {
 def pair_law_options(
     pair_law: str, graph: LabelGraph, num_clusters: int, inference: str | Inference
 ) -> dict[str, Any]:
-    """Entry of `PAIR_LAWS`, where the sums over labels that it needs can be done.
+    """Return an entry of `PAIR_LAWS`, after a check that its sums over labels are feasible.
 
     Raises
     ------
     ValueError
-        If there is no such law, or if it needs a normaliser exactly that is approximated.
+        If there is no such law, or if it needs an exact normaliser that would be approximated.
     """
     if pair_law not in PAIR_LAWS:
         raise ValueError(f"pair_law = {pair_law!r}; expected one of {tuple(PAIR_LAWS)}")

@@ -18,26 +18,27 @@ __all__ = ["FactorisedPairs", "JensenPairs", "pair_likelihood"]
 
 
 class FactorisedPairs(LinkedMixture):
-    r"""Statements as if the labels in each were drawn anew (Lu 2008, eq. 4.22).
+    r"""Likelihood that treats the labels in each statement as independent draws (Lu 2008, eq. 4.22).
 
     .. math:: J = \prod_{(i,j)} [\sigma(w_{ij}) S_{ij} + \sigma(-w_{ij}) (1 - S_{ij})], \qquad
               S_{ij} = \sum_m P(z_i = m) P(z_j = m)
 
-    Exact where no point is in two statements, else neither a lower nor an upper bound.
+    It is exact if no point is in two statements; otherwise it is neither a lower nor an upper
+    bound.
     """
 
     def approximation(self) -> str | None:
-        """Say so where points are in two statements or more."""
+        """Name the approximation if some point is in two or more statements."""
         found = super().approximation()
         pairs = self.labels.graph.pairs
-        # while a program is traced nobody knows which points they join
+        # in a traced program the points that they join are unknown
         overlap = isinstance(pairs, Tracer) or _overlap(self.labels.graph.links.pairs)
         own = "statements factorised" if overlap else None
         return ", ".join(filter(None, (own, found))) or None
 
     @property
     def has_curvature(self) -> bool:
-        """A product over statements is smooth, whatever becomes of labels afterwards."""
+        """True: a product over statements is smooth, however labels are inferred afterwards."""
         return True
 
     def log_prob(self, value: Array) -> Array:
@@ -56,11 +57,11 @@ class FactorisedPairs(LinkedMixture):
         return jax.ops.segment_sum(self._by_statement(value), owner, graph.num_nodes)
 
     def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
-        """Labels are inferred jointly; terms are those of this likelihood."""
+        """Summaries of jointly inferred labels, and the terms of this likelihood."""
         return self.posterior(value), self.by_unit(value)
 
     def _reliability(self) -> tuple[Array, Array]:
-        """Log-probability of each statement where labels agree, and where they differ."""
+        """Log-probability of each statement if the labels agree, and if they differ."""
         given = jnp.asarray(self.labels.graph.pair_weights)
         weights = jnp.where(jnp.isinf(given), given, jnp.asarray(self.labels.pair_weights))
         pairs = jnp.asarray(self.labels.graph.pairs)
@@ -103,12 +104,12 @@ _LIKELIHOODS: dict[str, type[LinkedMixture]] = {
 
 
 def pair_likelihood(likelihood: str, graph: LabelGraph) -> type[LinkedMixture]:
-    """Distribution of points and statements in which labels are summed out in the way that is named.
+    """Distribution of points and statements in which labels are summed out as `likelihood` says.
 
     Parameters
     ----------
     likelihood : {"exact", "factorised", "jensen"}
-        Jointly, `FactorisedPairs` or `JensenPairs`.
+        Exact joint sums, `FactorisedPairs` or `JensenPairs`.
     graph : LabelGraph
         Its links are the statements.
 

@@ -1,4 +1,4 @@
-"""Prices of labels that break constraints, where labels are a function of data and parameters alone."""
+"""Penalties for labels that break constraints, if labels depend on data and parameters only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def priced_constraints(
     strength: float | None,
     temperature: float,
 ) -> tuple[Array, Array]:
-    r"""Sums of the priced divergences of labels that should agree, and of labels that should differ.
+    r"""Penalised divergences, summed over labels that should agree and over labels that should differ.
 
     .. math:: \sum_{h \in \text{must}} \lambda_h D_h, \qquad \sum_{h \in \text{cannot}} \lambda_h D_h
 
@@ -37,7 +37,7 @@ def priced_constraints(
     Parameters
     ----------
     mixture : LinkedMixture
-        Its labels are free; :math:`q_{ij}` are its joint densities of a point and a label.
+        Mixture without links; :math:`q_{ij}` are its joint densities of a point and a label.
     x : array_like, shape (num_points, num_features)
     links : Links, LabelGraph or None
         Pairs. The absolute weight of a link is its :math:`\lambda_h`, in nats; one of infinite weight
@@ -52,7 +52,7 @@ def priced_constraints(
     Raises
     ------
     TypeError, ValueError
-        If a group is no set of rows of x, or strength or temperature has the wrong sign.
+        If a group is not a set of rows of x, or strength or temperature has the wrong sign.
     """
     x = jnp.asarray(x)
     num_points = len(x)

@@ -25,17 +25,17 @@ FLIP_RATE_PRIOR = (1.0, 4.0)
 """Beta prior of a learned flip rate: mean 0.2, no flips most probable a priori."""
 
 _TYPICAL = 0.2
-"""Start of a rate about which no statement informs."""
+"""Starting value of a rate about which there is no statement."""
 
 _LARGEST = 0.4
-"""Largest rate to start from."""
+"""Largest starting value of a rate."""
 
 _MARGIN = 1e-4
-"""Part of its support that a rate keeps from the ends at the start."""
+"""Distance of the starting value from the ends of the support, relative to its length."""
 
 
 class _Counts(NamedTuple):
-    """Beta parameters per group: statements that are wrong and right, with those of the prior."""
+    """Beta parameters per group: numbers of wrong and right statements plus those of the prior."""
 
     wrong: Array
     right: Array
@@ -51,10 +51,10 @@ def learned_pair_weights(
     graph : LabelGraph
         Its finite links are the statements.
     flip_rate : Distribution, "learned" or None
-        Prior of the probability that a statement is wrong, one for each group of links. "learned" is
-        Beta(1, 4). None keeps the weights that the links have.
+        Prior of the probability that a statement is wrong; each group of links has its own
+        probability. "learned" is Beta(1, 4). None keeps the weights of the links.
     reading : {"field", "relation", "unnormalised"}
-        Links are statements under "relation" only.
+        Links are observed statements under "relation" only.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def learned_pair_weights(
     Raises
     ------
     ValueError
-        If links are no statements, if there is no finite one, or for a prior that is not on (0, 1).
+        If links are not observed statements, if none is finite, or if the prior is not on (0, 1).
     """
     if flip_rate is None:
         return None
@@ -103,12 +103,12 @@ def _is_prior(value: object) -> bool:
 
 
 class FlipRate(Block):
-    """Flip rate of soft statements, one per group of links if there are several.
+    """Flip rate of soft statements, or one rate per group of links if there are several groups.
 
     Parameters
     ----------
     prior : Distribution
-        On (0, 1) or a part of it; the update is in closed form if it is a Beta distribution.
+        Prior on (0, 1) or a part of it; the update is in closed form for a Beta distribution.
     graph : LabelGraph
         Its links are the statements.
     """
@@ -125,7 +125,7 @@ class FlipRate(Block):
         return isinstance(self.prior, dist.Beta)
 
     def sample(self, name: str) -> Array:
-        """Sample the flip rate, inside a plate of the groups if there are several."""
+        """Sample the flip rate, in a plate of the groups if there are several."""
         return self.declare("reliability", name, self.prior)
 
     def statistics(self, observation: Observation) -> Array:
@@ -142,7 +142,7 @@ class FlipRate(Block):
         return _by_group(kinds, graph)
 
     def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _Counts:
-        """Count statements that are wrong and right about the labels."""
+        """Count the statements that the labels make wrong and right."""
         counts = jnp.zeros_like(statistics)
         for fn in sources:
             must, soft = _kinds(fn.labels.graph)
@@ -168,7 +168,7 @@ class FlipRate(Block):
         return dist.Beta(*found, validate_args=False).log_prob(values["reliability"]).sum()
 
     def expected_factors(self, found: _Counts, observation: Observation) -> dict[str, Any]:
-        """Expected log-odds of the statements, and log probability of those that disagree."""
+        """Expected log-odds of the statements, and log-probability of statements that disagree."""
         must, soft = _kinds(self.graph)
         total = digamma(found.wrong + found.right)
         wrong, right = (
@@ -187,7 +187,7 @@ class FlipRate(Block):
         return dist.kl_divergence(dist.Beta(*found), self.prior).sum()
 
     def typical(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        """The rate that the given weights stand for, on average over the soft statements of a group."""
+        """The rate that the given weights imply, averaged over the soft statements of a group."""
         given, group = self.graph.pair_weights, self.graph.group
         low, high = (
             getattr(self.prior.support, f"{end}_bound", np.nan) for end in ("lower", "upper")
@@ -202,7 +202,7 @@ class FlipRate(Block):
         rate = np.where(stated > 0, total / np.maximum(stated, 1), _TYPICAL)
         low, high = max(0.0, float(low)), min(1.0, float(high))
         margin = _MARGIN * (high - low)
-        # at one half statements say nothing, and no step leads away
+        # at one half statements carry no information, and no step leads away
         rate = np.clip(np.minimum(rate, _LARGEST), low + margin, high - margin)
         return {"reliability": rate.reshape(shapes["reliability"])}
 
@@ -221,7 +221,7 @@ class FlipRate(Block):
 
 
 def _kinds(graph: LabelGraph) -> tuple[Array, Array]:
-    """Which links are must-links, and which are soft and state something."""
+    """Masks of the links that are must-links, and of those that are soft with nonzero weight."""
     weights = jnp.asarray(graph.pair_weights)
     return weights > 0, ~jnp.isinf(weights) & (weights != 0.0)
 

@@ -1,4 +1,4 @@
-"""Densities of the rows of data under every component of a mixture, and draws of rows."""
+"""Densities of data rows under every component of a mixture, and draws of rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..row_shares import map_rows
 __all__ = ["draw_rows", "row_log_densities", "varies_by_row"]
 
 _ROWS = 1024
-"""Rows of data whose densities are computed at a time; more would leave a processor's cache."""
+"""Rows of data whose densities are computed at a time; more would not fit a processor's cache."""
 
 
 def varies_by_row(components: dist.Distribution) -> bool:
-    """Whether components have parameters of each row, so that some rows alone have none."""
+    """Whether components have parameters by row, so that a subset of the rows has no density."""
     return len(components.batch_shape) == 2
 
 
@@ -28,7 +28,7 @@ def row_log_densities(components: dist.Distribution, value: Array) -> Array:
     Parameters
     ----------
     components : Distribution, batch_shape (num_components,) or (num_rows, num_components)
-        Where it is a `MixtureSameFamily`, densities are those of the components within.
+        For a `MixtureSameFamily`, densities are those of the components within each component.
     value : Array, shape (num_rows, ...)
 
     Returns
@@ -44,12 +44,12 @@ def row_log_densities(components: dist.Distribution, value: Array) -> Array:
 
 
 def _densities(rows: Array, components: dist.Distribution, num_axes: int) -> Array:
-    """Densities of rows under all components, which have a number of axes of their own."""
+    """Densities of rows under all components; `num_axes` is the number of batch axes of the components."""
     return components.log_prob(rows.reshape(len(rows), *(1,) * num_axes, *rows.shape[1:]))
 
 
 def _in_blocks(value: Array, components: dist.Distribution) -> Array:
-    """Densities of some rows after others."""
+    """Densities of all rows, computed block by block."""
 
     def density(rows: Array) -> Array:
         return _densities(rows, components, len(components.batch_shape))

@@ -1,4 +1,4 @@
-"""Weights of a truncated Dirichlet process, as sticks that are broken one after another."""
+"""Stick-breaking weights of a truncated Dirichlet process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .weights import match_moments
 __all__ = ["TRUNCATIONS", "Sticks", "check_truncation", "log_stick_weights", "stick_weights"]
 
 TRUNCATIONS = ("closed", "open")
-"""Whether the last cluster takes all that is left, or a stick of its own leaves some."""
+"""Whether the last cluster takes all remaining mass, or its own stick leaves some."""
 
 _MUCH = 0.01
-"""Expected weight of the last cluster from which on the truncation is said to matter."""
+"""Expected weight of the last cluster above which the truncation is reported to matter."""
 
 
 def stick_weights(
@@ -35,17 +35,17 @@ def stick_weights(
 ) -> Array:
     """Sample the weights of a truncated Dirichlet process; returns their logarithms.
 
-    Sites are ``sticks``, ``weights``, and ``concentration`` where it is learned.
+    The sites are ``sticks``, ``weights``, and ``concentration`` if it is learned.
 
     Parameters
     ----------
     num_clusters : int
         Truncation level.
     concentration : float, Array of shape (), or Distribution
-        Of the process, positive; a distribution is the prior of one that is learned.
+        Concentration of the process, positive; a distribution is the prior of a learned one.
     truncation : {"closed", "open"}
         "closed": the last stick is one, so that weights sum to one (Blei and Jordan 2006, section 3).
-        "open": the last stick is Beta as the others are, and mass beyond it is left out.
+        "open": the last stick is Beta like the others, and mass beyond it is left out.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def stick_weights(
 
 
 def check_truncation(truncation: str, reading: str) -> None:
-    """Refuse open sticks under a reading of links that gives labels a law of their own."""
+    """Refuse open sticks under readings of links that need a normalised distribution of labels."""
     check_reading(reading)
     if isinstance(truncation, str) and truncation == "open" and reading != "unnormalised":
         raise ValueError(
@@ -69,7 +69,7 @@ def check_truncation(truncation: str, reading: str) -> None:
 
 
 def log_stick_weights(sticks: Array, num_clusters: int) -> Array:
-    """Log weights of sticks, of which the last is one where there are fewer than clusters."""
+    """Log weights from sticks; if there are fewer sticks than clusters, the last stick is one."""
     whole = jnp.zeros(num_clusters - len(sticks))
     broken = jnp.concatenate([jnp.log(sticks), whole])
     rest = jnp.cumsum(jnp.log1p(-sticks))[: num_clusters - 1]
@@ -77,7 +77,7 @@ def log_stick_weights(sticks: Array, num_clusters: int) -> Array:
 
 
 class _BetaPosterior(NamedTuple):
-    """Parameters of the Beta posteriors, counts, and distributions whose normaliser has the weights."""
+    """Parameters of the Beta posteriors, counts, and distributions with weights in the normaliser."""
 
     first: Array
     second: Array
@@ -88,9 +88,9 @@ class _BetaPosterior(NamedTuple):
 class Sticks(Block):
     r"""Sticks :math:`v_k \sim \text{Beta}(1, \alpha)`, with weights :math:`v_k \prod_{j<k} (1 - v_j)`.
 
-    Given expected counts :math:`N_k` their posterior is
-    :math:`\text{Beta}(1 + N_k, \alpha + \sum_{j>k} N_j)` (Blei and Jordan 2006, eqs. 18-19). Sticks are in an
-    order: no renumbering of the clusters leaves their prior as it is.
+    Given expected counts :math:`N_k` their posterior is :math:`\text{Beta}(1 + N_k, \alpha +
+    \sum_{j>k} N_j)` (Blei and Jordan 2006, eqs. 18-19). Sticks are ordered: their prior is not
+    invariant under any renumbering of the clusters.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class Sticks(Block):
         return observation.expected[self.factor]
 
     def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _BetaPosterior:
-        """Beta posteriors, and the partition functions that are in the way of them."""
+        """Beta posteriors, and the partition functions that depend on the weights."""
         later = jnp.cumsum(statistics[::-1])[::-1]
         own = slice(0, self.num_sticks)
         beyond = (later - statistics)[own]
@@ -134,7 +134,7 @@ class Sticks(Block):
         return _BetaPosterior(1.0 + statistics[own], self.concentration + beyond, statistics, tied)
 
     def obstacle(self, sources: Sequence[Collapsed]) -> str | None:
-        """Say where a partition function stands in the way."""
+        """Say why there is no full conditional if a partition function depends on the weights."""
         if all(fn.has_free_weights for fn in sources):
             return None
         return (
@@ -145,9 +145,9 @@ class Sticks(Block):
     def mode(self, found: _BetaPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
         r"""Mode of the sticks, jointly with all partition functions.
 
-        The prior of closed sticks is :math:`(\alpha - 1) \log \pi_K` up to a constant (own derivation: the
-        product of all :math:`1 - v_k` telescopes), so that it counts as observations of the last
-        cluster.
+        The prior of closed sticks is :math:`(\alpha - 1) \log \pi_K` up to a constant (own
+        derivation: the product of all :math:`1 - v_k` telescopes), so that it acts like additional
+        observations of the last cluster.
         """
         if not found.tied:
             first, second = found.first - 1.0, jnp.maximum(found.second - 1.0, 0.0)
@@ -170,7 +170,7 @@ class Sticks(Block):
         return {"sticks": _inside(dist.Beta(found.first, found.second).sample(rng_key))}
 
     def log_density(self, found: _BetaPosterior, values: Mapping[str, Array]) -> Array:
-        """Log density of the sticks; under partition functions up to a constant."""
+        """Log density of the sticks, up to a constant if there are partition functions."""
         sticks = values["sticks"]
         free = dist.Beta(found.first, found.second, validate_args=False).log_prob(sticks).sum()
         if not found.tied:
@@ -192,12 +192,12 @@ class Sticks(Block):
         return dist.kl_divergence(dist.Beta(found.first, found.second), prior).sum()
 
     def typical(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        """Sticks of equal weights, some of which are left beyond an open end."""
+        """Sticks of equal weights, with some mass left beyond an open end."""
         left = self.num_sticks + 1 - np.arange(self.num_sticks)
         return {"sticks": 1.0 / left}
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say that the truncation matters where the last cluster is expected to hold much."""
+        """Say that the truncation matters if the last cluster has a large expected weight."""
         sticks = np.asarray(values["sticks"], float).reshape(-1, self.num_sticks)
         left = np.cumprod(1 - sticks[:, : self.num_clusters - 1], axis=1)
         left = np.concatenate([np.ones((len(left), 1)), left], axis=1).mean(axis=0)
@@ -216,6 +216,6 @@ class Sticks(Block):
 
 
 def _inside(sticks: Array) -> Array:
-    """Keep sticks off zero and one, where a weight would have no logarithm."""
+    """Keep sticks away from zero and one, where the log of a weight would be infinite."""
     least = jnp.finfo(jnp.result_type(float)).eps
     return jnp.clip(sticks, least, 1.0 - least)

@@ -1,4 +1,4 @@
-"""Mixing weights under a symmetric Dirichlet prior as a conjugate block."""
+"""Mixing weights under a symmetric Dirichlet prior, as a conjugate block."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ __all__ = [
 ]
 
 _REDUCTION = 0.1
-"""Share of the slope in the weights of a field that an M-step leaves where links form loops, whose
-sums take long: the next step goes on from there, and none lowers the surrogate."""
+"""Share of the gradient in the weights of a field at which an M-step stops if links form loops, whose
+sums are slow. The next step continues from there, and no step lowers the surrogate."""
 
 
 def mixing_weights(
@@ -64,20 +64,20 @@ def cluster_weights(
     reading: str,
     inference: str | Inference,
 ) -> Array:
-    """Mixing weights of clusters whose labels links tie: sampled, or fixed where they are given.
+    """Mixing weights of clusters whose labels are tied by links: sampled, or fixed if they are given.
 
     Parameters
     ----------
     graph : LabelGraph
     num_clusters : int
     concentration : float
-        Of the symmetric Dirichlet prior; 1 is flat.
+        Concentration of the symmetric Dirichlet prior; 1 is flat.
     weights : array_like, shape (num_clusters,), "uniform" or None
         None learns them.
     reading : {"field", "relation", "unnormalised"}
         See `LinkedCategorical`.
     inference : str or inference object
-        What is done with connected sets of links too wide for exact summation. Learned weights of a
+        Treatment of connected sets that are too wide for exact summation. Learned weights of a
         field need exact sums, because its partition function depends on them.
 
     Returns
@@ -87,7 +87,7 @@ def cluster_weights(
     Raises
     ------
     ValueError
-        If fixed weights are no probabilities, or if learned ones would need exact sums.
+        If fixed weights are not probabilities, or if learned ones would need exact sums.
     """
     check_reading(reading)
     if weights is None:
@@ -99,7 +99,7 @@ def cluster_weights(
 
 
 def _fixed_weights(weights: ArrayLike | str, num_clusters: int) -> Array:
-    """Weights that are given, which must be probabilities."""
+    """Given weights, which must be probabilities."""
     if isinstance(weights, str):
         if weights != "uniform":
             raise ValueError(
@@ -116,7 +116,7 @@ def _fixed_weights(weights: ArrayLike | str, num_clusters: int) -> Array:
 
 
 def _refuse_inexact_field(graph: LabelGraph, num_clusters: int, inference: str | Inference) -> None:
-    """Learned mixing weights need the partition function of a field, and its slope, exactly."""
+    """Refuse approximations: learned weights need a field's exact partition function and gradient."""
     remedy = (
         "use reading='relation', links as statements, or weights='uniform', with an approximation"
     )
@@ -130,20 +130,20 @@ def _refuse_inexact_field(graph: LabelGraph, num_clusters: int, inference: str |
 
 
 _LEAST = 1e-10
-"""Least number of events of a mode, where the prior has no bound."""
+"""Least number of events at a mode where the prior density is unbounded."""
 
 
 def at_a_pole(
     values: NDArray, what: str, prior: str, remedy: str, *, upper: bool = False
 ) -> str | None:
-    """Say that a point estimate lies where its prior is infinite, on the bounds of some probabilities.
+    """Say that a point estimate of probabilities lies on their bounds, where its prior is infinite.
 
     Parameters
     ----------
     values : ndarray, shape (chain, draw, number)
-        Probabilities; those of several draws are no point estimate.
+        Probabilities; several draws are not a point estimate.
     what, prior, remedy : str
-        What they are, their prior, and what to pass instead.
+        Name of the probabilities, their prior, and what to pass instead.
     upper : bool
         Whether the prior is infinite at one as well.
     """
@@ -160,14 +160,14 @@ def at_a_pole(
 
 
 class _DirichletPosterior(NamedTuple):
-    """Concentrations, and distributions whose normaliser depends on the weights as well."""
+    """Concentrations, and distributions whose normaliser depends on the weights."""
 
     concentration: Array
     tied: tuple[Any, ...] = ()
 
 
 class DirichletWeights(Block):
-    """Weights whose expected counts are the slope in their logarithms."""
+    """Weights whose expected counts are the gradient with respect to their logarithms."""
 
     def __init__(self, size: int, concentration: float | Array) -> None:
         if not isinstance(concentration, Array):  # which may be a value that the model computes
@@ -187,12 +187,12 @@ class DirichletWeights(Block):
         return _DirichletPosterior(self.concentration + statistics)
 
     def mode(self, found: _DirichletPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Mode, kept inside the simplex where a count and the concentration are below one."""
+        """Mode, kept inside the simplex if a count plus the concentration is below one."""
         raised = jnp.maximum(found.concentration - 1.0, _LEAST)
         return {self.roles[0]: raised / raised.sum(axis=-1, keepdims=True)}
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say where a mode is none, as the prior is infinite there."""
+        """Say which modes are spurious because the prior is infinite there."""
         if isinstance(self.concentration, Array) or self.concentration >= 1:
             return None
         prior = f"Dirichlet({self.concentration:.3g})"
@@ -233,22 +233,22 @@ class WithinWeights(DirichletWeights):
 
 
 class ComponentWeights(DirichletWeights):
-    """Weights of components that clusters have in common, shape (num_components,)."""
+    """Weights of components that clusters share, shape (num_components,)."""
 
     factor: ClassVar[str] = "log_within"
     roles: ClassVar[tuple[str, ...]] = ("mixing_weights",)
 
     def sample(self, name: str, axis: str) -> Array:
-        """Sample the weights; `axis` names them."""
+        """Sample the weights; `axis` is the name of their axis."""
         return self.declare("mixing_weights", name, self._prior, (axis,))
 
 
 class MixingWeights(DirichletWeights):
     """Weights of the clusters.
 
-    Where links are a random field, its partition function depends on the weights: their posterior is
-    then no Dirichlet, but its mode is found by matching moments. Where links form loops, each M-step
-    stops once a tenth of the slope is left.
+    If links form a random field, its partition function depends on the weights. Their posterior is
+    then not a Dirichlet distribution, and its mode is found by matching moments. If links form
+    loops, each M-step stops once a tenth of the gradient is left.
     """
 
     factor: ClassVar[str] = "log_weights"
@@ -259,12 +259,12 @@ class MixingWeights(DirichletWeights):
         return self.declare("mixing_weights", name, self._prior, ("clusters",))
 
     def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _DirichletPosterior:
-        """Add the counts to the concentration, and remember the partition functions."""
+        """Add the counts to the concentration, and store the partition functions."""
         tied = tuple(fn for fn in sources if not fn.has_free_weights)
         return _DirichletPosterior(self.concentration + statistics, tied)
 
     def obstacle(self, sources: Sequence[Collapsed]) -> str | None:
-        """Say where a partition function stands in the way."""
+        """Say why there is no full conditional if a partition function depends on the weights."""
         if all(fn.has_free_weights for fn in sources):
             return None
         return (
@@ -273,12 +273,12 @@ class MixingWeights(DirichletWeights):
         )
 
     def log_density(self, found: _DirichletPosterior, values: Mapping[str, Array]) -> Array:
-        """Log density of the weights; under partition functions up to a constant."""
+        """Log density of the weights, up to a constant if there are partition functions."""
         free = super().log_density(found, values)
         return free - _log_omega(found, jnp.log(values["mixing_weights"]))
 
     def mode(self, found: _DirichletPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Mode of the Dirichlet, or of what the partition functions make of it."""
+        """Mode of the Dirichlet distribution, or of the posterior that includes partition functions."""
         if not found.tied:
             return super().mode(found, values)
         log_omega = partial(_log_omega, found)
@@ -306,9 +306,10 @@ def match_moments(
     r"""Maximise :math:`\sum_k n_k\eta_k - \log\Omega(e^\eta) + (\alpha-1)\sum_k\log\pi_k`.
 
     The function is concave in :math:`\eta` (own derivation: log Omega is the log-partition of an
-    exponential family), and at its maximum the prior's expected counts equal `count`. Solved by BFGS
-    steps with halving, in place of the thesis' grid (Lu 2008, eq. 2.22); the first metric is
-    near that of labels without links. No step needs a second derivative of Omega.
+    exponential family), and at its maximum the prior's expected counts equal `count`. The problem
+    is solved by BFGS steps with halving instead of the grid of the thesis (Lu 2008, eq. 2.22). The
+    first metric is close to that of labels without links. No step needs a second derivative of
+    Omega.
 
     Parameters
     ----------
@@ -320,7 +321,7 @@ def match_moments(
         Log partition function of log weights.
     concentration : float
     reduction : float
-        Stop once the gradient has fallen to this share of what it was; by default at rounding.
+        Stop once the gradient has fallen to this share of its initial size; by default at rounding.
     """
     size = count.sum()
     eps = float(jnp.finfo(count.dtype).eps)

@@ -20,14 +20,14 @@ from ..collapsed import Collapsed
 __all__ = ["ComponentClusters", "FlatSimplex"]
 
 _SWEEPS = 50
-"""Sweeps over all components in which iterated conditional modes settle."""
+"""Maximum number of sweeps of iterated conditional modes over all components."""
 
 _INSIDE = 0.1
-"""Share by which a vertex moves to the middle of its simplex where gradients move it."""
+"""Share by which a vertex is moved to the middle of its simplex for gradient updates."""
 
 
 class FlatSimplex(dist.Dirichlet):
-    """Uniform law on a simplex, whose density is finite at the vertices as well."""
+    """Uniform distribution on a simplex, with a density that is finite at the vertices, too."""
 
     pytree_data_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -42,18 +42,18 @@ class FlatSimplex(dist.Dirichlet):
 
 
 class ComponentClusters(Block, Discrete):
-    r"""Table V of the clusters that components belong to, shape (num_components, num_clusters).
+    r"""Table V of the clusters of the components, shape (num_components, num_clusters).
 
-    Its rows are probabilities; the update takes them to vertices, one cluster per component. The
-    log density depends on V by :math:`\sum_{kk'} B_{kk'} (V V^\top)_{kk'}` alone, with
-    :math:`B = \sum_{(i,j)} w_{ij} q_i q_j^\top`. Iterated conditional modes raise it one component
-    at a time until none moves (Raghuram 2014, section 3.2.2).
+    Its rows are probabilities; the update moves them to vertices, one cluster per component. The
+    log density depends on V only through :math:`\sum_{kk'} B_{kk'} (V V^\top)_{kk'}`, with :math:`B
+    = \sum_{(i,j)} w_{ij} q_i q_j^\top`. Iterated conditional modes increase it one component at a
+    time until none moves (Raghuram 2014, section 3.2.2).
 
     Parameters
     ----------
     num_components, num_clusters : int
     keep_all : bool
-        Leave every cluster at least one component, for a number of clusters that is known. Else two
+        Leave at least one component to every cluster, for a known number of clusters. Otherwise two
         clusters are populated at the start.
     alive : Array of bool, shape (num_components,), optional
         See `PartitionedMixture`.
@@ -82,7 +82,7 @@ class ComponentClusters(Block, Discrete):
             )
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
-        """Coordinates in which a vertex, which they do not reach, stands for a point near it."""
+        """Coordinates that do not reach the vertices; a vertex maps to a point near it."""
         return _Inside(bijector, self.num_clusters)
 
     def statistics(self, observation: Observation) -> Array:
@@ -94,7 +94,7 @@ class ComponentClusters(Block, Discrete):
         return statistics + statistics.T
 
     def mode(self, found: Array, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Move one component after another to its best cluster, until all stay."""
+        """Move one component after another to its best cluster, until none moves."""
         table = values["component_clusters"]
         owner = settled_clusters(
             found, table.argmax(axis=-1), self.alive, self.num_clusters, self.keep_all
@@ -104,7 +104,7 @@ class ComponentClusters(Block, Discrete):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Deal the components out at random, to all clusters alike, or to the first two of them."""
+        """Assign the components at random, to all clusters evenly, or to the first two of them."""
         rng = np.random.default_rng(seed)
         populated = self.num_clusters if self.keep_all else min(2, self.num_clusters)
         place = np.arange(self.num_components)
@@ -115,19 +115,19 @@ class ComponentClusters(Block, Discrete):
 def settled_clusters(
     pull: Array, owner: Array, alive: Array, num_clusters: int, keep_all: bool
 ) -> Array:
-    """Cluster of each component where no single one can move and raise the sum of pulls.
+    """Cluster of each component such that no single move increases the sum of pulls.
 
     Parameters
     ----------
     pull : Array, shape (num_components, num_components)
-        What is gained, in nats, when two components share their cluster; symmetric.
+        Gain, in nats, if two components share their cluster; symmetric.
     owner : Array of int, shape (num_components,)
-        Where to begin.
+        Initial cluster of each component.
     alive : Array of bool, shape (num_components,)
         Components that take part.
     num_clusters : int
     keep_all : bool
-        A component that is alone in its cluster stays.
+        Whether a component that is alone in its cluster stays.
     """
     apart = pull * (1 - jnp.eye(len(pull)))
 

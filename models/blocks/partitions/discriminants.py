@@ -1,4 +1,4 @@
-"""Discriminants that share one rule of assignment among all points, as a block."""
+"""Discriminants of one rule of assignment for all points, as a block."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from .rule import Rule, matched_discriminants
 __all__ = ["Discriminants"]
 
 _RIDGE = 1e-9
-"""Share of its mean added to the diagonal of the monomials' second moments, which may be singular."""
+"""Ridge of the monomials' second moments, which may be singular, as a share of the mean diagonal."""
 
 
 class Discriminants(Block):
     r"""Coefficients :math:`\phi_k` of the discriminants :math:`\psi_k(x)` of all components.
 
     They describe the restricted posterior :math:`q(k | x) = \text{softmax}_k \psi_k(x)` of a
-    `PartitionedMixture`, and nothing else: EM moves them by `tighten` before each of its steps.
+    `PartitionedMixture` and nothing else; EM updates them by `tighten` before each of its steps.
 
     Parameters
     ----------
     num_components : int
     covariance : {"full", "tied", "diagonal", "spherical"}
-        The discriminants are of the form that Gaussians of such covariances have.
+        The discriminants have the form of those of Gaussians with such covariances.
     gaussians : GaussianComponents
-        Block of the components, beside whose starts the discriminants start.
+        Block of the components, whose starts determine those of the discriminants.
     plate : str
         Axis of the components.
     weights : array_like, shape (num_components,), optional
-        Of the components where runs start; by default all are equal.
+        Weights of the components where runs start; by default all are equal.
     """
 
     factor: ClassVar[str] = "scores"
@@ -63,10 +63,10 @@ class Discriminants(Block):
         self.weights = equal if weights is None else weights
 
     def sample(self, x: ArrayLike, name: str) -> Rule:
-        """Sample coefficients; return the rule that they make.
+        """Sample coefficients; return the rule that they define.
 
-        Features are taken in the units of the data that were fitted, which are sites as well, so
-        that the same coefficients hold for other points.
+        Features are in the units of the fitted data, which are sites as well, so that the same
+        coefficients are valid for other points.
         """
         centre, unit = data_units(x, jnp.shape(x)[1])
         with numpyro.plate("features", len(centre)):
@@ -79,7 +79,7 @@ class Discriminants(Block):
         return Rule(coefficients, centre, unit, self.covariance)
 
     def code_length(self, role: str) -> float:
-        """Nothing: they are part of the approximate posterior, not of the model."""
+        """Zero: the coefficients are part of the approximate posterior, not of the model."""
         return 0.0
 
     def tighten(
@@ -89,9 +89,9 @@ class Discriminants(Block):
         values: Mapping[str, Array],
         minimise: Callable[[Callable[[Array], Array], Array], Array],
     ) -> dict[str, Array]:
-        """Raise the bound of an observed site in the coefficients.
+        """Increase the bound of an observed site with respect to the coefficients.
 
-        They are climbed in coordinates in which the monomials of the points are uncorrelated and of
+        The optimisation uses coordinates in which the monomials of the points are uncorrelated with
         unit size.
 
         Parameters
@@ -126,7 +126,7 @@ class Discriminants(Block):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Give each start the posterior of its mixture."""
+        """Coefficients that give each start the posterior of its mixture."""
         data = np.asarray(value, float).reshape(len(value), -1)
         size = (self.num_components, data.shape[1])
         given = self.gaussians.starts(value, {"location": size}, seed, num_starts)
@@ -150,7 +150,7 @@ def _matched(
         spread = jnp.asarray(spread) / unit[:, None] / unit
     elif covariance == "diagonal":
         spread = jnp.asarray(spread) / unit**2
-    else:  # spheres of the data are none in other units
+    else:  # spheres of the data are not spheres in other units
         spread = jnp.asarray(spread)[..., None] / unit**2
     mean = (jnp.asarray(mean) - centre) / unit
     return matched_discriminants(log_weights, mean, spread, covariance)
@@ -160,7 +160,7 @@ def _matched(
 def _matched_starts(
     data: Array, weights: Array, mean: Array, spread: Array, covariance: str
 ) -> Array:
-    """Discriminants of several mixtures, by one program."""
+    """Discriminants of several mixtures, computed by one program."""
     units = data_units(data, data.shape[1])
     one = partial(_matched, covariance=covariance)
     match = jax.vmap(one, in_axes=(None, 0, 0, None, None))

@@ -1,4 +1,4 @@
-"""NumPyro distribution over data whose clusters share components, with a restricted posterior of these."""
+"""NumPyro distribution of data whose clusters share components, with a restricted posterior."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .rule import Rule
 __all__ = ["PartitionedMixture"]
 
 _SWEEPS = 100
-"""Sweeps over the links in which mean-field factors settle."""
+"""Maximum number of sweeps over the links until mean-field factors converge."""
 
 _NOWHERE = -1e30
-"""Log density that stands for zero, and whose products with zero are zero."""
+"""Log density that represents zero density, and whose products with zero are zero."""
 
 _STILL = 1e-10
-"""Largest change of a probability in a sweep that counts as none."""
+"""Change of probabilities in a sweep below which the factors have converged."""
 
 
 class PartitionedMixture(FiniteMixture):
@@ -40,16 +40,16 @@ class PartitionedMixture(FiniteMixture):
               + \sum_{ic} e_{ic} (q_i^\top V)_c + \sum_{(i,j)} w_{ij}\, q_i^\top V V^\top q_j
               - \sum_{(i,j)} \log(1 + e^{w_{ij}})
 
-    for any factors q. `log_prob` is this bound. Where a `rule` is given, all points share it,
-    :math:`q_i = \text{softmax}(\psi(x_i))`: space is partitioned, and what links say of a point holds
-    for its neighbours (Raghuram 2014, eqs. 3.9-3.12). Without one every linked point has a factor
-    of its own, the mean-field fixed point that is reached from the posterior without links.
+    for any factors q. `log_prob` is this bound. If a `rule` is given, all points share it,
+    :math:`q_i = \text{softmax}(\psi(x_i))`. Space is then partitioned, and links of a point also
+    affect its neighbours (Raghuram 2014, eqs. 3.9-3.12). Without a rule every linked point has its
+    own factor, at the mean-field fixed point that is reached from the posterior without links.
 
     Parameters
     ----------
     labels : LinkedCategorical
-        Law of the clusters given links, ``reading="relation"``, all log weights zero: the weights are
-        those of the components.
+        Law of the clusters given links, with ``reading="relation"`` and log weights of zero: the
+        weights are those of the components.
     components : Distribution, batch_shape (num_components,)
     log_within : Array, shape (num_components,)
         Log weights of the components.
@@ -58,7 +58,7 @@ class PartitionedMixture(FiniteMixture):
     rule : Rule, optional
         Discriminants of points.
     alive : Array of bool, shape (num_components,), optional
-        Components that take part; others only fill arrays up to a size that is compiled already.
+        Mask of the active components; the others pad arrays to a size that is already compiled.
     log_side : Array, shape (num_points, num_clusters), optional
         e, further log-factors of the clusters of points.
     """
@@ -114,11 +114,11 @@ class PartitionedMixture(FiniteMixture):
 
     @property
     def mixing_log_weights(self) -> Array:
-        """Logs of the weights of the components; those of the clusters are all zero."""
+        """Log weights of the components; those of the clusters are all zero."""
         return self.log_within
 
     def remark(self) -> str | None:
-        """Say that links which all join keep nothing apart."""
+        """Say that must-links alone do not separate clusters."""
         weights = self.labels.graph.pair_weights
         if isinstance(weights, Tracer):
             return None
@@ -132,7 +132,7 @@ class PartitionedMixture(FiniteMixture):
 
     @property
     def has_curvature(self) -> bool:
-        """Whether `log_prob` can be differentiated twice; through fixed points it can once."""
+        """Whether `log_prob` can be differentiated twice; through fixed points only once."""
         return self.rule is not None
 
     def log_factors(self, value: Array) -> dict[str, Array]:
@@ -164,17 +164,17 @@ class PartitionedMixture(FiniteMixture):
 
     @property
     def ends(self) -> tuple[Array, Array]:
-        """Points that each link joins; a spare row names one point twice."""
+        """Points that each link joins; a padding row names one point twice."""
         first, second = jnp.asarray(self.labels.graph.pairs).T
         return first, second
 
     @property
     def log_odds(self) -> Array:
-        """Log-odds of the statements that ends share their cluster; zero in spare rows."""
+        """Log-odds of the statements that ends share their cluster; zero in padding rows."""
         return self._stated(jnp.asarray(self.labels.pair_weights))
 
     def _stated(self, values: Array) -> Array:
-        """Values by link, zero in spare rows."""
+        """Values by link, zero in padding rows."""
         first, second = self.ends
         return jnp.where(first != second, values, 0.0)
 
@@ -183,16 +183,16 @@ class PartitionedMixture(FiniteMixture):
         return self._among(self.log_factors(value)["unary"] + self.log_within)
 
     def _joint(self, factors: dict[str, Array]) -> Array:
-        """Log joint densities of points and components, side factors included."""
+        """Log joint densities of points and components, including side factors."""
         joint = factors["unary"] + factors["log_within"]
         return joint + factors["log_side"] @ self.table.T if "log_side" in factors else joint
 
     def _among(self, scores: Array) -> Array:
-        """Scores, far below all others for components that take no part."""
+        """Scores; those of inactive components are far below all others."""
         return scores if self.alive is None else jnp.where(self.alive, scores, _NOWHERE)
 
     def log_rule(self, scores: Array) -> Array:
-        """Logarithms of the factors q that discriminants give."""
+        """Logarithms of the factors q of discriminants."""
         return jax.nn.log_softmax(self._among(scores), axis=-1)
 
     def log_memberships(self, factors: dict[str, Array]) -> Array:
@@ -202,7 +202,7 @@ class PartitionedMixture(FiniteMixture):
         return lax.stop_gradient(self._mean_field(factors))
 
     def _mean_field(self, factors: dict[str, Array]) -> Array:
-        """Factors by coordinate ascent, point by point along the links (Raghuram 2014, eq. 3.5)."""
+        """Factors from coordinate ascent, point by point along the links (Raghuram 2014, eq. 3.5)."""
         joint = self._among(self._joint(factors))
         if not self.labels.graph.num_links:
             return jax.nn.log_softmax(joint, axis=-1)
@@ -224,7 +224,7 @@ class PartitionedMixture(FiniteMixture):
         return lax.while_loop(go_on, sweep, state)[1]
 
     def bound(self, factors: dict[str, Array], log_q: Array) -> Array:
-        """Lower bound of the log partition function by factors q, shape ()."""
+        """Lower bound of the log partition function for factors q, shape ()."""
         by_point, by_link = self._terms(factors, log_q)
         return by_point.sum() + by_link.sum()
 
@@ -242,11 +242,11 @@ class PartitionedMixture(FiniteMixture):
         return ((prob[first] @ agreement) * prob[second]).sum(axis=-1)
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
-        """The bound; its slope are expected statistics under q, which is held."""
+        """The bound; its gradient is the expected statistics under q, which is held fixed."""
         return self.bound(factors, lax.stop_gradient(self.log_memberships(factors)))
 
     def log_normalizer(self) -> Array:
-        """What makes the statements' probabilities sum to one, in logs."""
+        """Log normaliser of the statements' probabilities."""
         return self._log_normalizers().sum()
 
     def _log_normalizers(self) -> Array:
@@ -260,8 +260,8 @@ class PartitionedMixture(FiniteMixture):
     def free_energy(self, value: Array) -> Array:
         r"""Variational free energy :math:`\tilde F` (Raghuram 2014, eq. 3.12), an upper bound of F.
 
-        The thesis leaves the normaliser of the statements out, and counts what a violated link costs:
-        with :math:`|w| = \beta C`, :math:`\tilde F = -\text{bound} + \sum_{w > 0} w`.
+        The thesis leaves out the normaliser of the statements, and counts the cost of violated
+        links: with :math:`|w| = \beta C`, :math:`\tilde F = -\text{bound} + \sum_{w > 0} w`.
         """
         return jnp.maximum(self.log_odds, 0.0).sum() - self.log_partition(self.log_factors(value))
 
@@ -309,11 +309,11 @@ class PartitionedMixture(FiniteMixture):
         return jax.random.categorical(rng_key, jnp.log(self.responsibilities(value)))
 
     def draw(self, rng_key: Array, value: Array) -> Any:
-        """Refuse: draws of labels from a bound are no step of Gibbs sampling."""
+        """Refuse: drawing labels from a bound is not a step of Gibbs sampling."""
         raise NotImplementedError("a restricted posterior is no conditional to draw from")
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw components, then data; statements would be drawn anew."""
+        """Draw components, then data; statements are not held fixed."""
         key_labels, key_data = jax.random.split(key)
         shape = (*sample_shape, self.labels.graph.num_points)
         own = jax.random.categorical(key_labels, self.log_within, shape=shape)

@@ -49,7 +49,7 @@ class Rule:
 
 
 def monomials(z: ArrayLike, covariance: str) -> Array:
-    """One, the features, and those products of two that tell Gaussians of such covariances apart.
+    """One, the features, and the products of two that discriminate Gaussians of such covariances.
 
     Parameters
     ----------
@@ -74,18 +74,17 @@ def monomials(z: ArrayLike, covariance: str) -> Array:
 def matched_discriminants(
     log_weights: ArrayLike, mean: ArrayLike, spread: ArrayLike, covariance: str
 ) -> Array:
-    r"""Discriminants that give the mixture's own posterior (Raghuram 2014, section 3.2.2.2).
+    r"""Discriminants that reproduce the mixture's own posterior (Raghuram 2014, section 3.2.2.2).
 
-    :math:`W_k = -\Sigma_k^{-1}/2`, :math:`v_k = \Sigma_k^{-1}\mu_k`,
-    :math:`b_k = \log\pi_k - \log|\Sigma_k|/2 - \mu_k^\top\Sigma_k^{-1}\mu_k/2`, up to what is common to
-    all components.
+    :math:`W_k = -\Sigma_k^{-1}/2`, :math:`v_k = \Sigma_k^{-1}\mu_k`, :math:`b_k = \log\pi_k -
+    \log|\Sigma_k|/2 - \mu_k^\top\Sigma_k^{-1}\mu_k/2`, up to a term common to all components.
 
     Parameters
     ----------
     log_weights : array_like, shape (num_components,)
     mean : array_like, shape (num_components, num_features)
     spread : array_like
-        Covariances, or variances, as `GaussianComponents` has them.
+        Covariances, or variances, in the form of `GaussianComponents`.
     covariance : {"full", "tied", "diagonal", "spherical"}
 
     Returns

@@ -1,4 +1,4 @@
-"""Gaussian components that clusters have in common, and the rule by which points belong to them."""
+"""Gaussian components that clusters share, and the rule that assigns points to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shared_components(
     posterior: str,
     axis: str,
 ) -> tuple[dist.Distribution, Rule | None]:
-    r"""Sample components that clusters have in common, to start scattered, and their discriminants.
+    r"""Sample components that clusters share, with scattered starts, and their discriminants.
 
     .. math:: (\mu_k, \Sigma_k) \sim \text{prior}, \qquad q(k | x) = \text{softmax}_k \psi_k(x)
 
@@ -32,7 +32,8 @@ def shared_components(
     covariance, prior
         See `gaussian_components`, `resolve_prior`.
     posterior : {"partition", "mean_field"}
-        Whether all points share the rule q, or none does; without data there is no rule.
+        Whether all points share the rule q, or each has its own factor; without data there is no
+        rule.
     axis : str
         Plate of the components.
 
@@ -44,7 +45,7 @@ def shared_components(
     Raises
     ------
     ValueError
-        For another `posterior`, or what `gaussian_components` refuses.
+        For another `posterior`, or for options that `gaussian_components` refuses.
     """
     if not isinstance(posterior, str) or posterior not in ("partition", "mean_field"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")

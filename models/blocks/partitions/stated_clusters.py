@@ -1,4 +1,4 @@
-"""Clusters of points of which links are statements, as labels without weights of their own."""
+"""Clusters of points with links as statements, as labels without weights of their own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stated_clusters(
     Raises
     ------
     ValueError
-        If the strength is no number of at least 0.
+        If the strength is not a number of at least 0.
     """
     strength = check_number("strength", strength, Range(least=0.0))
     graph = as_label_graph(links, num_points, num_clusters)

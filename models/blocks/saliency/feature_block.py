@@ -53,17 +53,17 @@ _FLOOR = 1e-6
 """Least variance of a feature in a cluster, as a share of its variance in the data."""
 
 _START = 0.5
-"""Variances at the start, as a share of those of the data; a tenth is worse where rows are few."""
+"""Starting variances, as a share of those of the data; a tenth is worse if there are few rows."""
 
 _LATTICE = -0.5 * math.log(2.0) + 1.0 - math.log(12.0)
-"""Constants of the length of a mean and a variance."""
+"""Constant of the message length of a mean and a variance."""
 
 _LATTICE_OF_ONE = 0.5 - 0.5 * math.log(12.0)
-"""Constants of the length of one parameter."""
+"""Constant of the message length of one parameter."""
 
 
 class _Found(NamedTuple):
-    """Posterior of normal densities, those common to all clusters last, and of saliencies."""
+    """Posterior of normal densities (those common to all clusters last) and of saliencies."""
 
     normal: NormalInverseGamma
     on: Array
@@ -86,8 +86,8 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         NaN where values are missing.
     num_clusters : int
     prior : {"empirical", "flat"} or GaussianPrior
-        Of means and variances. Each feature has the marginal of that prior of a covariance, which has
-        :math:`\nu - d + 1` degrees of freedom: three for "empirical".
+        Prior of means and variances. Each feature has the marginal of that prior of a covariance,
+        which has :math:`\nu - d + 1` degrees of freedom: three for "empirical".
     saliency_prior : (float, float) or None
         a and b. None leaves the prior of all sites to a message length: `structure_length` with
         `density_length`, for which "empirical" learns the scales :math:`s_l` within clusters.
@@ -117,12 +117,12 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         self.cells = _cell_priors(self.centre, variance, num_clusters, prior)
         self.learns_scale = self.saliency_prior is None and not isinstance(prior, GaussianPrior)
         self.unit = jnp.sqrt(variance)
-        # of values that are rounded to steps of a gap, none has a probability above one
+        # no value that is rounded to multiples of a gap has a probability above one
         self.least = jnp.maximum(_FLOOR * variance, gap**2 / (2 * jnp.pi))
 
     @property
     def num_parameters(self) -> np.ndarray:
-        """Free parameters of the density of each feature."""
+        """Number of free parameters of the density of each feature."""
         return np.full(self.num_features, PER_DENSITY)
 
     @property
@@ -146,7 +146,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return SalientNormal(self.sample_normal(self, saliency, "features"))
 
     def sample_normal(self, owner: Block, saliency: Array, axis: str) -> Salient:
-        """Sample means and variances as sites of a block, over an axis of some name."""
+        """Sample means and variances as sites of the block `owner`, over the axis `axis`."""
         names = (axis,)
         cells = None if self.saliency_prior is None else self.cells
         spread, means = _site_priors(cells, 0, self.num_features)
@@ -159,20 +159,20 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return Salient(mean, variance, common_mean, common_variance, saliency)
 
     def structure_length(self, density: SalientNormal, weights: Array) -> Array:
-        """Length of what is in use, and of the precision of it; see `message_length.structure_length`."""
+        """Length of the parameters in use and their precision; see `message_length.structure_length`."""
         saliency, number = density.features.saliency, self.num_parameters
         return structure_length(weights, saliency, self.num_points, number, self.num_known)
 
     def density_length(self, density: Any, weights: Array) -> Array:
-        r"""Nats that means and variances in use cost in a message, beside `structure_length`.
+        r"""Message length, in nats, of means and variances in use, besides `structure_length`.
 
         .. math:: -\log p(\mu, \sigma^2) + \tfrac12 \log |I(\mu, \sigma^2)|, \qquad
                   |I| = \tfrac12 \sigma^{-6},
 
-        for each density in use, with the conjugate prior p, and the constants that a message of two
-        parameters has, :math:`1 + \log(1/12)` (Wallace and Freeman 1987, eq. 5.1). The length is the same
-        in any unit. A flat prior stands for that of Jeffreys, where both terms cancel (Law 2006, section
-        4.3.3); constants are then left out, as in the thesis.
+        for each density in use, with the conjugate prior p, plus the constants of a message of two
+        parameters, :math:`1 + \log(1/12)` (Wallace and Freeman 1987, eq. 5.1). The length does not
+        depend on units. A flat prior means Jeffreys' prior, for which both terms cancel (Law 2006,
+        section 4.3.3); constants are then left out, as in the thesis.
         """
         if self.cells is None:
             return jnp.zeros(())
@@ -192,15 +192,16 @@ class SalientFeatures(Block, Augmented, TakesMissing):
     def _learned_scale(
         self, cells: ComponentPriors, variance: Array, used: Array
     ) -> tuple[Array, Array]:
-        r"""Scale s of the variances of a feature where the message is shortest, and what it costs.
+        r"""Scale s of the variances of a feature that minimises the message length, and its cost.
 
         .. math:: s \sim \text{Gamma}(\nu / 2, 1 / 2 v), \qquad
                   s = \frac{\nu (k + 1)}{\sum_j \sigma_j^{-2} + v^{-1}},
 
-        where :math:`\log p(s) + \sum_j \log p(\sigma_j^2 | s)` of the k variances in use is greatest in
-        :math:`\log s`, about which each has the Fisher information :math:`\nu / 2`. The scale v is that
-        of the data: one cluster more. A prior of the scale is due where narrow densities are as likely as
-        wide ones (Richardson and Green 1997, J. R. Stat. Soc. B 59, section 2.4).
+        where :math:`\log p(s) + \sum_j \log p(\sigma_j^2 | s)` of the k variances in use is
+        greatest in :math:`\log s`, about which each has the Fisher information :math:`\nu / 2`. The
+        scale v is that of the data, which act as one more cluster. The scale needs a prior if
+        narrow densities are as likely as wide ones (Richardson and Green 1997, J. R. Stat. Soc. B
+        59, section 2.4).
         """
         _, _, df, scale = (part.reshape(-1, self.num_features) for part in cells)
         if not self.learns_scale:
@@ -223,7 +224,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return ComposeTransform([bijector, IndependentTransform(units, 1)])
 
     def statistics(self, observation: Observation) -> SalientMoments:
-        """Expected moments of relevant and of other values; those of drawn ones where these are drawn."""
+        """Moments of relevant and of other values: expected ones, or those of drawn indicators."""
         density = observation.fn.components  # type: ignore[attr-defined]
         x, share = jnp.asarray(observation.value), observation.expected["unary"].T
         if "relevant" not in observation.expected:
@@ -240,19 +241,19 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return _Found(normal, a + statistics.on, b + statistics.off)
 
     def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Joint mode of means, variances and saliencies; what has no values keeps its density."""
+        """Joint mode of means, variances and saliencies; densities without values are unchanged."""
         saliency = saliency_mode(found.on, found.off)
         return {"saliency": saliency, **self.density_mode(found, values)}
 
     def density_mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Joint mode of means and variances, which are kept apart from zero."""
+        """Joint mode of means and variances; variances are kept away from zero."""
         mean, variance = normal_inverse_gamma.mode(found.normal)
         if self.saliency_prior is None and self.cells is not None:
             used = self._by_row(found.normal.shrinkage - self.cells.shrinkage)[:-1] > 0
             own, _ = self._learned_scale(self.cells, values["spread"], used)
             extra = own - self._by_row(self.cells.scale[:, 0, 0])[:-1]
             rate = self._by_row(found.normal.rate).at[:-1].add(extra / 2)
-            variance = rate.reshape(-1, 1) / found.normal.shape  # where `density_length` is least
+            variance = rate.reshape(-1, 1) / found.normal.shape  # minimises `density_length`
         mean, variance = self._by_row(mean), self._by_row(variance)
         variance = jnp.maximum(variance, self.least)
         if self.cells is None:
@@ -265,7 +266,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return cells.reshape(self.num_clusters + 1, self.num_features)
 
     def unbounded(self) -> str | None:
-        """Say that a message length is no density."""
+        """Say that a message length is not a density."""
         if self.saliency_prior is not None:
             return None
         return (
@@ -275,7 +276,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         )
 
     def improper(self) -> str | None:
-        """Say that a message length, or a flat prior, leaves no posterior."""
+        """Say that there is no posterior under a message length or a flat prior."""
         if self.unbounded() is not None:
             return self.unbounded()
         if self.cells is not None:
@@ -309,13 +310,13 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return normal_inverse_gamma.log_density(found, mean, variance)
 
     def value_moments(self, values: Mapping[str, Any], common: str = "") -> tuple[Any, Any]:
-        """Means and variances of values in the clusters, or with ``common="common_"`` of the others."""
+        """Means and variances of values in the clusters; with ``common="common_"``, of other values."""
         return values[f"{common}location"], values[f"{common}spread"]
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Start at rows drawn without replacement, half the variance of the data, saliencies of one half."""
+        """Starts: rows drawn without replacement, half of the data's variance, saliencies of one half."""
         rng = np.random.default_rng(seed)
         data = np.asarray(value, float)
         _, centre, variance, _ = map(np.asarray, known_moments(data, self.num_features))
@@ -331,12 +332,12 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         }
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say where a mode of saliencies is none, or a cluster has two modes."""
+        """Say that a mode of saliencies is spurious, or that a cluster has two modes."""
         none = saliency_remark(values["saliency"], self.saliency_prior)
         return none or two_modes_remark(values, range(self.centre.shape[-1]))
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
-        """First cluster whose variance in a feature is at its least, where the prior is flat."""
+        """First cluster with the least possible variance in a feature, under a flat prior."""
         if self.cells is not None:
             return None
         spread, common = np.asarray(values["spread"]), np.asarray(values["common_spread"])
@@ -345,12 +346,12 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return (int(np.argmax(low)), "a feature has no variance in it") if low.any() else None
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse features that are constant or never known; warn of repeated ones, and of few rows."""
+        """Refuse features that are constant or never known; warn about repeated features and few rows."""
         look_at(self, name, np.asarray(value, float))
 
 
 def _num_features(x: ArrayLike | None, prior: str | GaussianPrior) -> int:
-    """Number of features, on which data and prior must agree."""
+    """Return the number of features, on which data and prior must agree."""
     if isinstance(prior, GaussianPrior):
         return agreed_features(x, prior)
     if not isinstance(prior, str) or prior not in ("empirical", "flat"):
@@ -389,7 +390,7 @@ def _cell_priors(
 def _site_priors(
     cells: ComponentPriors | None, row: int, size: int
 ) -> tuple[dist.Distribution, Callable[[Array], dist.Distribution]]:
-    """Prior of the variances of one row of cells, and that of its means given variances."""
+    """Prior of the variances of one row of cells, and prior of its means given variances."""
     if cells is None:
         positive = constraints.independent(constraints.positive, 1)
         flat = dist.ImproperUniform(constraints.real_vector, (), (size,))
@@ -403,7 +404,7 @@ def _site_priors(
 
 
 def _stacked(values: Mapping[str, Array], role: str) -> Array:
-    """Values of a role in the clusters, and the common ones last."""
+    """Values of a role in the clusters, with the common values last."""
     return jnp.concatenate([values[role], values[f"common_{role}"][None]])
 
 

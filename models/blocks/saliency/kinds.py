@@ -1,4 +1,4 @@
-"""Kinds of features beside normal ones: counts, categories, ordered levels; with conjugate priors."""
+"""Kinds of features besides normal ones (counts, categories, ordered levels), with conjugate priors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jax.scipy.special import gammaln, xlogy
 __all__ = ["Columns", "Kind"]
 
 _LEAST = 1e-10
-"""Least rate, and least probability of a level, of a mode."""
+"""Least rate, and least probability of a level, at a mode."""
 
 _SAME = 1e-4
-"""How far a value may be from that of its level, as a share of the least distance of two levels."""
+"""Tolerance for the value of a level, as a share of the least distance between two levels."""
 
 
 class Kind(NamedTuple):
@@ -33,10 +33,10 @@ class Kind(NamedTuple):
     levels : int
         Number of levels, zero for counts.
     columns : tuple of int
-        Of the table.
+        Numbers of the features' columns in the table.
     values : tuple of tuple of float
-        For each column of categories the values that its levels have in the table. Everywhere but in the
-        table levels are coded 0, 1, ...
+        For each column of categories, the values of its levels in the table. Everywhere except in
+        the table, levels are coded 0, 1, ...
     """
 
     name: str
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
     @property
     def site(self) -> str:
-        """Name of the site of its parameters, and their role."""
+        """Name and role of the site of its parameters."""
         return {
             "count": "rate",
             "category": f"category_{self.levels}",
@@ -55,7 +55,7 @@ class Kind(NamedTuple):
 
     @property
     def num_parameters(self) -> int:
-        """Free parameters of one density."""
+        """Number of free parameters of one density."""
         return self.levels - 1 if self.name == "category" else 1
 
     @property
@@ -65,9 +65,9 @@ class Kind(NamedTuple):
         return (own, f"levels_{self.levels}") if self.name == "category" else (own,)
 
     def of(self, x: Array) -> tuple[Array, Array]:
-        """Its columns of a table, levels coded, zero where they are missing, and whether they are known.
+        """Columns of this kind in a table, with coded levels and zero if missing, and a mask of known values.
 
-        A value that is none of those of its column has a code beyond all levels.
+        A value that is not a level of its column has a code beyond all levels.
         """
         own = x[..., np.array(self.columns)]
         known = ~jnp.isnan(own)
@@ -80,22 +80,22 @@ class Kind(NamedTuple):
         return jnp.where(known, code.astype(own.dtype), 0.0), known
 
     def grid(self) -> Array:
-        """All codes, shape (num_codes, num_features); that of values which are no level is among them."""
+        """All codes, including that of values which are not a level, shape (num_codes, num_features)."""
         num_codes = self.levels + (self.name == "category")
         return jnp.broadcast_to(jnp.arange(0.0, num_codes)[:, None], (num_codes, len(self.columns)))
 
     def indicators(self, value: Array) -> Array:
-        """Which code of `grid` values have, none if missing; shape (num_points, num_codes, num_features)."""
+        """Indicators of the codes of values, zero if missing, shape (num_points, num_codes, num_features)."""
         x, known = self.of(value)
         return ((x[:, None] == self.grid()) & known[:, None]).astype(value.dtype)
 
     @property
     def _tolerance(self) -> np.ndarray:
-        """How far a value may be from that of its level, by column."""
+        """Tolerance for the values of levels, by column."""
         return _SAME * np.diff(np.sort(self.values)).min(axis=1)
 
     def decoded(self, codes: Array) -> Array:
-        """Values in the table of codes (..., num_features)."""
+        """Values in the table for codes (..., num_features)."""
         if not self.values:
             return codes
         return jnp.asarray(self.values)[np.arange(len(self.columns)), codes.astype(int)]
@@ -105,7 +105,7 @@ class Kind(NamedTuple):
         return self.log_kernel(x, params) + self.log_base(x)
 
     def log_kernel(self, x: Array, params: Array) -> Array:
-        """Terms of `log_prob` with parameters in them."""
+        """Terms of `log_prob` that depend on parameters."""
         if self.name == "count":
             return x * jnp.log(jnp.maximum(params, _LEAST)) - params
         if self.name == "ordered":
@@ -116,7 +116,7 @@ class Kind(NamedTuple):
         return jnp.where(x < self.levels, known, np.log(_LEAST))
 
     def log_base(self, x: Array) -> Array:
-        """The other terms of `log_prob`, which are the same in all clusters."""
+        """Terms of `log_prob` without parameters, which are the same in all clusters."""
         if self.name == "category":
             return jnp.zeros_like(x)
         if self.name == "count":
@@ -153,7 +153,7 @@ class Kind(NamedTuple):
         return dist.Beta(1.0 + first, 1.0 + second, validate_args=False)
 
     def mode(self, found: dist.Distribution, extra: float) -> Array:
-        """Mode; `extra` is added to numbers of events, as the Fisher information of a message does."""
+        """Mode; `extra` is added to numbers of events, to account for a message's Fisher information."""
         if isinstance(found, dist.Gamma):
             return jnp.maximum(found.concentration - 1.0 + extra, _LEAST) / found.rate
         if isinstance(found, dist.Beta):
@@ -164,7 +164,7 @@ class Kind(NamedTuple):
         return counts / counts.sum(axis=-1, keepdims=True)
 
     def length(self, params: Array, mean: Array) -> Array:
-        r"""Nats that parameters cost, :math:`-\log p + \tfrac12 \log |I| + \tfrac r2 (1 - \log 12)`.
+        r"""Length of parameters in nats, :math:`-\log p + \tfrac12 \log |I| + \tfrac r2 (1 - \log 12)`.
 
         :math:`|I|` is :math:`1 / \lambda` of a count, :math:`\prod_j p_j^{-1}` of a category, and
         :math:`m / p (1 - p)` of m + 1 ordered levels.
@@ -181,23 +181,23 @@ class Kind(NamedTuple):
         return constant + 0.5 * information - self.prior(mean).log_prob(held)
 
     def shortfall(self, params: Array, mean: Array, number: Array) -> Array:
-        r"""Nats by which `length`, with its precision, falls short of what n values cost at least.
+        r"""Nats by which `length`, with its precision, is below the minimum length of n values.
 
         A message that states parameters is no shorter than one that averages over their prior,
 
         .. math:: \log p(x \mid \hat\theta) - \log \int p(x \mid \theta)\, p(\theta)\, d\theta,
 
-        which is taken at counts whose shares are the parameters. Where values are few for the number of
-        levels, or counts are rare, the expansion behind `length` falls below it: cells of parameters would
-        be wider than their prior. Then the precision, half a logarithm of n for each parameter, has a price
-        as well, which is that of BIC.
+        which is evaluated at counts whose shares are the parameters. If there are few values for
+        the number of levels, or counts are rare, the expansion behind `length` is below this
+        minimum: cells of parameters would be wider than their prior. Then the precision has a price
+        as well, half a logarithm of n per parameter, which is that of BIC.
 
         Parameters
         ----------
         params : Array, shape (..., num_features, ...)
         mean : Array, shape (num_features,)
         number : Array, shape (..., num_features)
-            n, of each density.
+            n for each density.
         """
         if self.name == "count":
             events, rate = number * params, 1.0 / mean
@@ -229,7 +229,7 @@ class Kind(NamedTuple):
         return dist.Categorical(params).sample(key) + 0.0
 
     def moments(self, params: Any) -> tuple[Any, Any]:
-        """Mean and variance of values; categories have none, NaN."""
+        """Mean and variance of values; NaN for categories."""
         if self.name == "category":
             nothing = np.full(params.shape[:-1], np.nan)
             return nothing, nothing
@@ -246,12 +246,12 @@ class Kind(NamedTuple):
         return (values / scale + overall) / 2.0
 
     def check(self, name: str, x: np.ndarray) -> None:
-        """Refuse values that are no counts or codes of levels.
+        """Refuse values that are not counts or codes of levels.
 
         Raises
         ------
         ValueError
-            Naming the column.
+            If there are such values; the message names the column.
         """
         for number, column in enumerate(self.columns):
             own = x[:, column][~np.isnan(x[:, column])]
@@ -272,11 +272,11 @@ class Kind(NamedTuple):
                 )
 
     def _is_named(self, number: int) -> bool:
-        """Whether levels of a column have values of their own rather than codes."""
+        """Whether the levels of a column have named values rather than codes."""
         return bool(self.values) and self.values[number] != tuple(range(self.levels))
 
     def unseen(self, name: str, x: np.ndarray) -> str | None:
-        """Say which value of a column of categories is none of them; None if there is no such value."""
+        """Say which value of a categorical column is not a category; None if there is no such value."""
         found = (self._unseen_in(number, name, x) for number in range(len(self.values)))
         return next((said for said in found if said is not None), None)
 
@@ -310,7 +310,7 @@ class Columns(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            If one is something else, or they are not as many as columns.
+            If a kind is unknown, or the numbers of kinds and columns differ.
         """
         is_one = isinstance(kinds, str) or not np.iterable(kinds)
         if is_one or not all(isinstance(one, str) for one in kinds):
@@ -351,13 +351,13 @@ class Columns(NamedTuple):
         return number
 
     def joined(self, normal: Array, parts: Sequence[Array]) -> Array:
-        """Values by feature (last axis), of normal ones and of each kind, in the order of the table."""
+        """Combine values of normal features and of each kind (last axis) in the order of the table."""
         order = np.concatenate([self.normal, *(kind.columns for kind in self.kinds)]).astype(int)
         return jnp.concatenate([normal, *parts], axis=-1)[..., np.argsort(order)]
 
 
 def _values(kind: str) -> tuple[float, ...]:
-    """Different values that a kind "category:a,b" names; none if it names something else."""
+    """The distinct values in a kind "category:a,b"; empty for other kinds."""
     head, _, listed = kind.partition(":")
     try:
         found = tuple(float(value) for value in listed.split(","))

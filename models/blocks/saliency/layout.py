@@ -1,4 +1,4 @@
-"""Where clusters and features lie while data are passed over: in groups, those that matter first."""
+"""Layout of clusters and features for passes over the data: in groups, used ones first."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ TOGETHER = 4
 """Features visited at a time."""
 
 ABREAST = 4
-"""Clusters visited at a time, which is enough work for XLA to share it between cores."""
+"""Clusters visited at a time: enough work for XLA to divide among cores."""
 
 
 class Used(NamedTuple):
-    """Which clusters are used.
+    """Order and number of the used clusters.
 
     Attributes
     ----------
     order : Array of int, shape (num_clusters,)
-        Numbers of the clusters, those that are used first.
+        Numbers of the clusters, used ones first.
     number : int or Array
-        How many are used.
+        Number of used clusters.
     """
 
     order: Array
@@ -32,7 +32,7 @@ class Used(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Clusters in groups, those that are used first; the last group is filled up."""
+    """Clusters in groups, used ones first; the last group is padded."""
 
     order: Array
     used: Array
@@ -52,7 +52,7 @@ class Places(NamedTuple):
 
     @property
     def number(self) -> Array:
-        """Number of groups with a cluster that is used."""
+        """Number of groups with a used cluster."""
         return -(-self.used.sum() // ABREAST)
 
     def cut(self, values: Array) -> Array:
@@ -60,7 +60,7 @@ class Places(NamedTuple):
         return values[self.order].reshape(self.most, ABREAST, *values.shape[1:])
 
     def joined(self, values: Array) -> Array:
-        """Values in groups by cluster, zero for clusters that are not used."""
+        """Values by cluster from values in groups; zero for unused clusters."""
         back = jnp.argsort(self.order[: self.size])
         flat = values.reshape(-1, *values.shape[2:])
         shown = self.used.reshape(-1, *(1,) * (flat.ndim - 1))
@@ -68,7 +68,7 @@ class Places(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Features in blocks: those whose saliency is between its bounds, then those of one, then of zero."""
+    """Features in blocks: those with saliency between its bounds, then with one, then with zero."""
 
     order: Array
     num_free: Array
@@ -89,7 +89,7 @@ class Layout(NamedTuple):
 
     @property
     def free(self) -> Array:
-        """Whether a block has a feature whose saliency is between its bounds."""
+        """Whether each block has a feature with saliency between its bounds."""
         return jnp.arange(len(self.certain)) < self.num_free
 
     def cut(self, values: Array, fill: float = 0.0) -> Array:
@@ -99,10 +99,10 @@ class Layout(NamedTuple):
         return filled.reshape(*values.shape[:-1], -1, TOGETHER)
 
     def joined(self, values: Array) -> Array:
-        """Values in blocks (last two axes) by feature."""
+        """Values by feature from values in blocks (last two axes)."""
         return values.reshape(*values.shape[:-2], -1)[..., jnp.argsort(self.order)]
 
 
 def _spare(size: int) -> int:
-    """Features that fill blocks up, of which there is one at least."""
+    """Number of padding features of blocks, at least one."""
     return max(size, 1) + -max(size, 1) % TOGETHER - size

@@ -16,17 +16,18 @@ from ..label_inference.label_graph import LabelGraph
 __all__ = ["PER_DENSITY", "check_selection", "improper_weights", "structure_length"]
 
 PER_DENSITY = 2
-"""Parameters of the density of a feature: a mean and a variance."""
+"""Number of parameters of the density of a feature: a mean and a variance."""
 
 
 def check_selection(selection: str, graph: LabelGraph, reading: str, **priors: Any) -> bool:
-    """Whether the prior of the structure is a proper one, to which `priors` belong.
+    """Check the options; return whether the structure has a proper prior, to which `priors` belong.
 
     Raises
     ------
     ValueError
-        If there is no such selection, if priors are given under "mml", or if links are a field under "mml":
-        its partition function depends on the weights, and lengths of messages say nothing about it.
+        If there is no such selection, if priors are given under "mml", or if links are a field
+        under "mml": its partition function depends on the weights, and message lengths do not
+        account for it.
     """
     if not isinstance(selection, str) or selection not in ("mml", "sparse"):
         raise ValueError(f"selection = {selection!r:.60}; expected 'mml' or 'sparse'")
@@ -46,15 +47,15 @@ def check_selection(selection: str, graph: LabelGraph, reading: str, **priors: A
 
 
 class _Flat(dist.ImproperUniform):
-    """Flat on the simplex, so that what multiplies it is the prior."""
+    """Flat distribution on the simplex, so that the other factors are the prior."""
 
     def __init__(self, size: int) -> None:
         super().__init__(constraints.simplex, (), (size,))
-        self.support = constraints.simplex  # itself, by which weights are known
+        self.support = constraints.simplex  # this object identifies weights
 
 
 def improper_weights(num_clusters: int) -> Array:
-    """Sample mixing weights whose prior is stated elsewhere, as by `structure_length`."""
+    """Sample mixing weights whose prior is defined elsewhere, e.g. by `structure_length`."""
     return numpyro.sample("weights", _Flat(num_clusters))
 
 
@@ -65,19 +66,20 @@ def structure_length(
     per_density: ArrayLike = PER_DENSITY,
     num_known: ArrayLike | None = None,
 ) -> Array:
-    r"""Length of the parameters in nats, beside minus the log likelihood of the data.
+    r"""Message length of the parameters in nats, in addition to minus the log likelihood.
 
     .. math:: \tfrac k2 \log n + \sum_{l \in A \cap U} \tfrac12 \log n_l
               + \sum_{l \in A} \tfrac{r_l}2 \sum_j \log(n_l \alpha_j \rho_l)
               + \sum_{l \in U} \tfrac{r_l}2 \log(n_l (1 - \rho_l))
 
-    (Law 2006, eq. 4.24, where all :math:`n_l` are n; a missing value tells nothing about parameters, so
-    that their Fisher information is that of the :math:`n_l` known ones), with the sums over the k clusters
-    that have weight, the features A whose saliency is not zero and U whose saliency is not one. The thesis
-    writes it for parameters none of which is on a bound, and only says that parameters beyond are removed;
-    this is what is left then. Minus this length is the logarithm of an improper prior: parameters on a bound
-    are not likelier, but cost nothing. A density that stands for less than one value is taken to stand for
-    one: otherwise the length would have no bound near zero weights and near saliencies of zero and one.
+    (Law 2006, eq. 4.24, where all :math:`n_l` are n; a missing value has no information about
+    parameters, so that their Fisher information is that of the :math:`n_l` known ones). The sums
+    are over the k clusters with weight, the features A with nonzero saliency, and the features U
+    with saliency other than one. The thesis states it for parameters off their bounds, and only
+    says that parameters on bounds are removed; this is what remains then. Minus this length is the
+    logarithm of an improper prior: parameters on a bound are not likelier, but cost nothing. A
+    density that represents less than one value counts as representing one. Otherwise the length
+    would be unbounded near zero weights and near saliencies of zero and one.
 
     Parameters
     ----------

@@ -39,11 +39,11 @@ from .salient_mixed import MixedMoments, SalientMixed
 __all__ = ["MixedFeatures"]
 
 _LEAST_MEAN = 1e-10
-"""Least mean of a count, where all that are known are zero."""
+"""Least mean of a count, if all known values are zero."""
 
 
 class _Found(NamedTuple):
-    """Posteriors of normal densities, of each other kind (common ones last), and of saliencies."""
+    """Posteriors of normal densities, of every other kind (common ones last), and of saliencies."""
 
     normal: Any
     kinds: tuple[dist.Distribution, ...]
@@ -63,15 +63,15 @@ class MixedFeatures(Block, Augmented, TakesMissing):
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
-        Levels are coded 0, 1, ... where `kinds` does not name their values, and NaN is a missing value.
+        Levels are coded 0, 1, ... unless `kinds` names their values; NaN is a missing value.
     num_clusters : int
     prior : "empirical" or GaussianPrior
-        Of the normal features, see `SalientFeatures`.
+        Prior of the normal features, see `SalientFeatures`.
     prior_of_saliency : (float, float) or None
         As `saliency_prior` of `SalientFeatures`.
     kinds : sequence of str
-        For each feature "normal", "count", "category:C" or "ordered:C" with C levels, or "category:a,b"
-        with the values of its levels.
+        For each feature, "normal", "count", "category:C" or "ordered:C" with C levels, or
+        "category:a,b" with the values of its levels.
     """
 
     factor: ClassVar[str] = "unary"
@@ -119,7 +119,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
 
     @property
     def is_flat(self) -> bool:
-        """Never: kinds need a proper prior."""
+        """False: kinds need a proper prior."""
         return False
 
     def columns_of(self, role: str) -> tuple[int, ...]:
@@ -129,7 +129,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
 
     @property
     def num_parameters(self) -> np.ndarray:
-        """Free parameters of the density of each feature."""
+        """Number of free parameters of the density of each feature."""
         return self.columns.num_parameters
 
     def _kinds(self) -> list[tuple[Kind, Array]]:
@@ -154,9 +154,9 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return SalientMixed(features, tuple(params), self.columns)
 
     def structure_length(self, density: SalientMixed, weights: Array) -> Array:
-        """Length of what is in use, and of the precision of it; see `message_length.structure_length`.
+        """Length of the parameters in use and their precision; see `message_length.structure_length`.
 
-        With what a density is to cost at least, see `Kind.shortfall`.
+        It includes the minimum length of a density, see `Kind.shortfall`.
         """
         saliency, number = density.features.saliency, self.num_parameters
         total = structure_length(weights, saliency, self.num_points, number, self.num_known)
@@ -168,7 +168,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return total
 
     def density_length(self, density: SalientMixed, weights: Array) -> Array:
-        """Nats that the densities in use cost in a message, as those of normal features do."""
+        """Message length, in nats, of the densities in use, as for normal features."""
         saliency = density.features.saliency
         on, off = saliency > 0, saliency < 1
         used = jnp.concatenate([(weights > 0)[:, None] & on, off[None]])
@@ -186,7 +186,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return bijector if self.normal is None else self.normal.bijector(role, bijector)
 
     def statistics(self, observation: Observation) -> MixedMoments:
-        """Expected statistics of relevant and of other values, or those of drawn ones."""
+        """Statistics of relevant and of other values: expected ones, or those of drawn indicators."""
         density: SalientMixed = observation.fn.components  # type: ignore[attr-defined]
         x, share = jnp.asarray(observation.value), observation.expected["unary"].T
         if "relevant" not in observation.expected:
@@ -209,7 +209,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return {"saliency": saliency, **self.density_mode(found, values)}
 
     def density_mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Joint mode of all densities, or where the message is shortest."""
+        """Joint mode of all densities, or the minimum of the message length."""
         new = {} if self.normal is None else self.normal.density_mode(found.normal, values)
         extra = 0.5 if self.saliency_prior is None else 0.0  # half a logarithm of the information
         modes = (kind.mode(own, extra) for kind, own in self._posteriors(found))
@@ -227,11 +227,11 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return new
 
     def unbounded(self) -> str | None:
-        """Say that a message length is no density."""
+        """Say that a message length is not a density."""
         return SalientFeatures.unbounded(self)  # type: ignore[arg-type]
 
     def improper(self) -> str | None:
-        """Say that a message length leaves no posterior."""
+        """Say that there is no posterior under a message length."""
         return self.unbounded()
 
     def draw(self, rng_key: Array, found: _Found) -> dict[str, Array]:
@@ -255,7 +255,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return total
 
     def value_moments(self, values: Mapping[str, Any], common: str = "") -> tuple[Any, Any]:
-        """Means and variances of values in the clusters, or with ``common="common_"`` of the others."""
+        """Means and variances of values in the clusters; with ``common="common_"``, of other values."""
         parts = [kind.moments(values[common + kind.site]) for kind in self.columns.kinds]
         shape = parts[0][0].shape[:-1] if parts else ()
         normal: tuple[Any, Any] = (np.zeros((*shape, 0)), np.zeros((*shape, 0)))
@@ -270,7 +270,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Start half-way between rows drawn without replacement and all data, at saliencies of one half."""
+        """Starts half-way between all data and rows drawn without replacement; saliencies of one half."""
         rng = np.random.default_rng(seed)
         table = np.asarray(value, float)
         fewer = len(table) < self.num_clusters
@@ -287,16 +287,16 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return found
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say where a mode of saliencies is none, or a cluster has two modes."""
+        """Say that a mode of saliencies is spurious, or that a cluster has two modes."""
         none = saliency_remark(values["saliency"], self.saliency_prior)
         return none or (two_modes_remark(values, self.columns.normal) if self.normal else None)
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
-        """No cluster collapses under a proper prior."""
+        """Return None, because no cluster collapses under a proper prior."""
         return None
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse constant features but categories, and values of another kind; warn as others do."""
+        """Refuse constant features except categories, and values of another kind; warn as `look_at` does."""
         table = np.asarray(value, float)
         for kind in self.columns.kinds:
             kind.check(name, table)
@@ -305,12 +305,12 @@ class MixedFeatures(Block, Augmented, TakesMissing):
 
 
 def _roles(kind: Kind) -> tuple[str, str]:
-    """Roles of the parameters within clusters, and of the common ones."""
+    """Roles of the parameters within clusters, and of the common parameters."""
     return kind.site, f"common_{kind.site}"
 
 
 def _site_prior(kind: Kind, mean: Array, *, proper: bool) -> dist.Distribution:
-    """Prior of the parameters of all features of a kind; flat where a message length is the prior."""
+    """Prior of the parameters of all features of a kind; flat if a message length is the prior."""
     prior = kind.prior(mean).to_event(1)
     if proper:
         return prior
@@ -319,14 +319,14 @@ def _site_prior(kind: Kind, mean: Array, *, proper: bool) -> dist.Distribution:
 
 
 def _kind_starts(kind: Kind, table: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Values to start from; `rows` of shape (num_starts, num_clusters)."""
+    """Starting values; `rows` has shape (num_starts, num_clusters)."""
     found = _halfway(kind, jnp.asarray(table), jnp.asarray(rows))
     return dict(zip(_roles(kind), map(np.asarray, found), strict=True))
 
 
 @partial(jax.jit, static_argnums=0)
 def _halfway(kind: Kind, table: Array, rows: Array) -> tuple[Array, Array]:
-    """Parameters between those of single rows and of all data, and the latter by start."""
+    """Parameters half-way between single rows and all data, and those of all data, by start."""
     x, known = kind.of(table)
     counts = kind.statistics(x, known.astype(x.dtype))
     if kind.name == "count":

@@ -1,13 +1,13 @@
 r"""Passes over the data of a mixture with feature saliencies.
 
-Rows are visited in chunks that stay in the processor's cache, with the rows along the last axis, and
-clusters and features a few at a time: no array of shape (num_points, num_clusters, num_features) is ever
-held. Missing values, NaN, have a density of one, which sums them out exactly.
+Rows are visited in chunks that stay in the processor's cache, with rows along the last axis, and a
+few clusters and features at a time. No array of shape (num_points, num_clusters, num_features) is
+stored. Missing values, NaN, have a density of one, which sums them out exactly.
 
-Clusters that are not used are skipped. So are features of saliency zero, which have the same density in
-every cluster. Features of saliency one have no common density: their log densities and moments are
-matrix products. For the others one logarithm is taken for many features: :math:`\sum_l \log(1 +
-e^{-|s_l|})` is that of a product of factors between one and two.
+Unused clusters are skipped. So are features of saliency zero, which have the same density in every
+cluster. Features of saliency one have no common density: their log densities and moments are matrix
+products. For the others one logarithm serves many features: :math:`\sum_l \log(1 +
+e^{-|s_l|})` is the log of a product of factors between one and two.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ CHUNK = 4096
 """Rows visited at a time on a processor."""
 
 _UNDER_ONE_LOG = 24
-"""Visits whose factors are multiplied under one logarithm: two to their number is finite in 32 bits."""
+"""Number of factors under one logarithm; two to this power is finite in 32 bits."""
 
 _NEVER = -1e30
-"""Logarithm of a saliency of zero: a number, so that differences are numbers as well."""
+"""Logarithm of a saliency of zero: finite, so that differences are finite as well."""
 
 _LOG_2PI = 1.8378770664093453
 
@@ -52,9 +52,9 @@ class Salient(NamedTuple):
     Attributes
     ----------
     mean, variance : Array, shape (num_clusters, num_features)
-        Of the density of a feature where it is relevant.
+        Parameters of the density of a feature if it is relevant.
     common_mean, common_variance, saliency : Array, shape (num_features,)
-        Of its density where it is not, and the probability that it is.
+        Parameters of its density if it is not relevant, and the probability that it is.
     """
 
     mean: Array
@@ -70,8 +70,8 @@ class SalientMoments(NamedTuple):
     Attributes
     ----------
     total, first, second : Array, shape (num_clusters + 1, num_features)
-        Expected numbers of values, sums and sums of squares of their deviations from the centre: of
-        values that are relevant by cluster, and of all others in the last row.
+        Expected numbers of values, and sums and sums of squares of their deviations from the
+        centre: those of relevant values by cluster, and those of all others in the last row.
     certainty : Array, shape (num_features,)
         Sum over values and clusters of the squared probability that a value is relevant.
     """
@@ -93,13 +93,13 @@ class SalientMoments(NamedTuple):
 
     @classmethod
     def of_none(cls, num_clusters: int) -> SalientMoments:
-        """Of a table without columns."""
+        """Statistics of a table without columns."""
         nothing = jnp.zeros((num_clusters + 1, 0))
         return cls(nothing, nothing, nothing, nothing[0])
 
     @classmethod
     def of_drawn(cls, x: Array, share: Array, relevant: Array, about: Array) -> SalientMoments:
-        """Statistics where it was drawn which values are relevant."""
+        """Statistics given drawn indicators of relevant values."""
         known = ~jnp.isnan(x)
         relevant = relevant & known
         deviation = jnp.where(known, x, about) - about
@@ -111,7 +111,7 @@ class SalientMoments(NamedTuple):
 
 
 def log_saliency(saliency: Array) -> tuple[Array, Array]:
-    """Logarithms of a saliency and of its complement, which are numbers at zero and one as well."""
+    """Logarithms of a saliency and of its complement, which are finite at zero and one as well."""
     inside = (saliency > 0) & (saliency < 1)
     held = jnp.where(inside, saliency, 0.5)
     log_on = jnp.where(inside, jnp.log(held), jnp.where(saliency > 0, 0.0, _NEVER))
@@ -131,20 +131,21 @@ def gains_at_bounds(
 
     .. math:: \sum_i \log \sum_j w_{ij} \frac{q^*(x_i)}{\rho p_j(x_i) + (1 - \rho) q(x_i)}
 
-    and the same with :math:`p_j` for :math:`q^*`, all else held; exact where no links tie rows.
+    and the same with :math:`p_j` for :math:`q^*`, with everything else held fixed. It is exact if
+    no links tie rows.
 
     Parameters
     ----------
     saliency : Array, shape ()
-        At zero nothing is computed.
+        Saliency of the feature; at zero nothing is computed.
     within : callable
         Log densities of its values in a cluster, shape (num_points,).
     common, alone : Array, shape (num_points,)
-        Log densities in common to all clusters, now and at a saliency of zero.
+        Log densities common to all clusters, at present and at a saliency of zero.
     log_share : Array, shape (num_clusters, num_points)
         Logarithms of the responsibilities.
     used : Used
-        Clusters that are used; the others have no responsibilities.
+        Used clusters; the others have no responsibilities.
     """
     log_on, log_off = log_saliency(saliency)
 
@@ -176,7 +177,7 @@ def salient_densities(x: ArrayLike, given: Salient, used: Used | None = None) ->
     x : array_like, shape (num_points, num_features)
     given : Salient
     used : Used, optional
-        Clusters that are used, all by default; densities in the others are zero.
+        Used clusters, all by default; densities in the others are zero.
     """
     return _densities(jnp.asarray(x), given, used, at_a_time(CHUNK))
 
@@ -228,11 +229,11 @@ def salient_moments(
     share : array_like, shape (num_clusters, num_points)
         Responsibilities.
     given : Salient
-        Current parameters, which say with which probability a value is relevant in a cluster.
+        Current parameters, which determine the probability that a value is relevant in a cluster.
     about : array_like, shape (num_features,)
         Centre of the moments.
     used : Used, optional
-        Clusters that are used, all by default.
+        Used clusters, all by default.
     """
     return _moments(
         jnp.asarray(x), jnp.asarray(share), given, jnp.asarray(about), used, at_a_time(CHUNK)
@@ -302,9 +303,9 @@ def _visited_moments(rows: _Rows, places: Places) -> tuple[Array, Array, Array]:
 class _Rows(NamedTuple):
     """Some rows and all parameters.
 
-    Rows are along the last axis, of shape (num_blocks, num_together, num_rows), `powers` with an axis of
-    three before it. Parameters of clusters have the shape (num_groups, num_abreast, num_blocks,
-    num_together).
+    Rows are along the last axis, with shape (num_blocks, num_together, num_rows); `powers` has an
+    axis of three before it. Parameters of clusters have the shape (num_groups, num_abreast,
+    num_blocks, num_together).
     """
 
     layout: Layout
@@ -323,13 +324,13 @@ class _Rows(NamedTuple):
         return jnp.where(self.layout.nowhere[..., None], self.log_off, 0.0).sum(axis=(0, 1))
 
     def compared(self, group: Any, block: Any) -> tuple[Array, Array]:
-        """Log densities of relevant values, and the lesser of both densities relative to the greater."""
+        """Log densities of relevant values, and the ratio of the smaller to the larger density."""
         mean, precision, constant = (
             part[group, :, block][..., None] for part in (self.mean, self.precision, self.constant)
         )
         within = constant - precision * (self.value[block] - mean) ** 2
         log_on = self.log_on[block][:, None] + self.powers[block, :, 0] * within
-        log_on = lax.optimization_barrier(log_on)  # else every use computes it again
+        log_on = lax.optimization_barrier(log_on)  # else every use recomputes it
         return log_on, jnp.exp(-jnp.abs(log_on - self.log_off[block]))
 
     def quadratic(self, group: Any, block: Any) -> Array:
@@ -344,7 +345,7 @@ class _Rows(NamedTuple):
 
 
 def _over_lanes(join: Callable[[Array, Array], Array], start: Array, values: Array) -> Array:
-    """Join the few features of a block (axis 1), written out, which XLA's reductions do not vectorise."""
+    """Join the few features of a block (axis 1) term by term; XLA's reductions do not vectorise."""
     return reduce(join, jnp.moveaxis(values, 1, 0), start)
 
 
@@ -358,9 +359,9 @@ def _in_chunks(
     chunk: int,
     share: Array | None = None,
 ) -> Any:
-    """Visit all chunks of rows; the last one has rows of the one before it, whose share is then zero."""
+    """Visit all chunks of rows; the last chunk repeats rows of the previous one, with share zero."""
     layout = Layout.of(given.saliency)
-    # features that fill blocks up are missing ones of saliency one half, whose density is one
+    # padding features of blocks are missing with saliency one half, so that their density is one
     log_on, log_off = log_saliency(layout.cut(given.saliency, 0.5))
     mean, variance = places.cut(layout.cut(given.mean)), places.cut(layout.cut(given.variance, 1.0))
     common = layout.cut(given.common_mean)[..., None]

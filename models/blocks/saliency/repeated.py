@@ -1,4 +1,4 @@
-"""Tables that say less than they seem to: columns that repeat others or are levels, few rows."""
+"""Tables with less information than they seem to have: repeated columns, levels, few rows."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = [
 ]
 
 _ROUNDING = 1e-8
-"""Difference of standardised values that is rounding."""
+"""Difference of standardised values that is due to rounding."""
 
 _FEW = 5
-"""Different values of a column, and the known values for each of them, with which it is levels."""
+"""Maximum number of distinct values of levels, and minimum number of known values for each."""
 
 _GLANCE = 1000
-"""Rows that are looked at first."""
+"""Number of rows that are examined first."""
 
 _OFTEN, _TIMES = 0.1, 3
-"""Share of the rows that one value has, and how much oftener it occurs than any other, that stand out."""
+"""Share of rows with one value, and its frequency relative to any other, that are reported."""
 
 _COPIES, _CHANCE = 0.25, 100
-"""Share of the rows that equal an earlier one, and how much oftener than by chance, that are pointed out."""
+"""Share of rows that equal an earlier one, and its ratio to chance, that are reported."""
 
 
 class _Salient(Protocol):
@@ -61,15 +61,15 @@ def look_at(
     normal: Sequence[int] | None = None,
     categories: Sequence[int] = (),
 ) -> None:
-    """Refuse constant columns; warn of repeated ones, of levels, of copies, and of few rows if flat.
+    """Refuse constant columns; warn about repeated columns, levels, copies, and few rows if flat.
 
-    Columns of `normal` densities, all by default, should be no levels. Those of `categories` may be constant,
-    as they are in part of the rows of a table.
+    Columns of `normal` densities, all by default, should not be levels. Those of `categories` may
+    be constant, as happens in a subset of the rows of a table.
 
     Raises
     ------
     ValueError
-        Naming constant columns.
+        If there are constant columns, which the message names.
     """
     refuse_constant(name, table, categories)
     _warn_of_repeated(name, table)
@@ -82,10 +82,10 @@ def look_at(
 
 
 def repeated_columns(table: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs of columns that are the same up to place, scale and sign, with gaps at the same rows.
+    """Pairs of columns that are equal up to location, scale and sign, with gaps in the same rows.
 
-    Columns that are the same have the same projection on any vector, so that those next to each other by
-    a random one are compared, and no others.
+    Equal columns have equal projections on any vector. Therefore only columns that are adjacent in
+    the order of a random projection are compared.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def repeated_columns(table: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _warn_of_repeated(name: str, table: np.ndarray) -> None:
-    """Warn of columns that repeat others: given the cluster, features are taken for independent."""
+    """Warn about columns that repeat others: features are assumed independent given the cluster."""
     vary = np.flatnonzero(np.fmax.reduce(table, axis=0) > np.fmin.reduce(table, axis=0))
     pairs = [(vary[one], vary[two]) for one, two in repeated_columns(table[:, vary])]
     if pairs:
@@ -121,7 +121,7 @@ def _warn_of_repeated(name: str, table: np.ndarray) -> None:
 
 
 def _warn_of_levels(name: str, table: np.ndarray, normal: Sequence[int]) -> None:
-    """Warn of normal columns of few different values, on which a normal density has no least width."""
+    """Warn about normal columns of few distinct values, on which a normal density can collapse."""
     found = [str(column) for column in normal if levels_of(table[:, column])]
     if found:
         shown = ", ".join(found[:5]) + ", ..." * (len(found) > 5)
@@ -133,13 +133,13 @@ def _warn_of_levels(name: str, table: np.ndarray, normal: Sequence[int]) -> None
 
 
 def _warn_of_one_value(name: str, table: np.ndarray, normal: Sequence[int]) -> None:
-    """Warn of normal columns in which one value, such as zero, is far more frequent than all others."""
+    """Warn about normal columns in which one value, such as zero, is far more frequent than others."""
     found = []
     for column in normal:
         known = table[:, column][~np.isnan(table[:, column])]
         values, count = np.unique(known, return_counts=True)
         if len(values) <= _FEW:
-            continue  # said already
+            continue  # already reported
         *_, second, most = np.sort(count)
         if most > max(_OFTEN * len(known), _TIMES * second):
             found.append(f"{values[count.argmax()]:g} in {most} rows of column {column}")
@@ -152,9 +152,9 @@ def _warn_of_one_value(name: str, table: np.ndarray, normal: Sequence[int]) -> N
 
 
 def _warn_of_copies(name: str, table: np.ndarray, normal: Sequence[int]) -> None:
-    """Warn where many rows equal others, far oftener than values of their normal columns do."""
+    """Warn if many rows equal others, far more often than values of their normal columns do."""
     size = len(table)
-    equal = 1.0  # share of all pairs of rows that independent columns would make equal
+    equal = 1.0  # share of pairs of rows that would be equal under independent columns
     for column in normal:
         count = np.unique(table[:, column], return_counts=True)[1]
         if len(count) > (1 - _COPIES) * size:
@@ -176,7 +176,7 @@ def _warn_of_copies(name: str, table: np.ndarray, normal: Sequence[int]) -> None
 
 
 def _warn_of_few_rows(name: str, table: np.ndarray, num_parameters: int) -> None:
-    """Warn where all rows together do not pay for one cluster in the steps under a flat prior."""
+    """Warn if all rows together do not support one cluster in the steps under a flat prior."""
     if 2 * len(table) <= num_parameters:
         warn_user(
             f"{name} has {len(table)} rows, and a cluster needs more than {num_parameters // 2}, half the "
@@ -186,7 +186,7 @@ def _warn_of_few_rows(name: str, table: np.ndarray, num_parameters: int) -> None
 
 
 def levels_of(column: NDArray) -> tuple[float, ...]:
-    """Different values of a column if they are levels: at most five, of five rows each on average, or two.
+    """Distinct values of a column if they are levels: two, or at most five with five rows each on average.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def levels_of(column: NDArray) -> tuple[float, ...]:
     Returns
     -------
     tuple of float
-        Empty where it has more values, or one.
+        Empty if it has more values, or only one.
     """
     if len(_apart(column[:_GLANCE])) > _FEW:
         return ()
@@ -207,7 +207,7 @@ def levels_of(column: NDArray) -> tuple[float, ...]:
 
 
 def _apart(column: NDArray) -> NDArray:
-    """Different values of a column, the first of those that differ by rounding alone."""
+    """Distinct values of a column; of values that differ only by rounding, the first."""
     values = np.unique(column[~np.isnan(column)])
     if len(values) < 2:
         return values
@@ -215,11 +215,11 @@ def _apart(column: NDArray) -> NDArray:
 
 
 def kinds_of_columns(data: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Kinds of the columns of x where none are given: levels are categories, all else is normal.
+    """Kinds of the columns of x if none are given: levels are categories, all others are normal.
 
-    A column of two values, or of a few that each stand for many rows, has no least width to which a normal
-    density could shrink. None where there is no such column, or where a prior of all columns as normal
-    features is given.
+    On a column of two values, or of a few frequent ones, a normal density could shrink without
+    bound. None if there is no such column, or if a prior of all columns as normal features is
+    given.
     """
     x, prior = data.get("x"), options.get("prior", "empirical")
     if x is None or not isinstance(prior, str) or prior != "empirical":
@@ -235,12 +235,12 @@ def kinds_of_columns(data: Mapping[str, Any], options: Mapping[str, Any]) -> Any
 
 
 def check_levels(kinds: Any, data: Mapping[str, Any]) -> None:
-    """Refuse values of new rows that are no counts or ordered levels; warn of categories not seen before.
+    """Refuse new values that are not counts or ordered levels; warn about unseen categories.
 
     Raises
     ------
     ValueError
-        Naming the column.
+        If there are such values; the message names the column.
     """
     x = data.get("x")
     if kinds is None or isinstance(kinds, str) or x is None:
@@ -254,7 +254,7 @@ def check_levels(kinds: Any, data: Mapping[str, Any]) -> None:
 
 
 def say_levels(kinds: Any, names: Sequence[str]) -> str | None:
-    """Which columns are categories of their values, in a sentence; None if there are none."""
+    """One sentence that says which columns are categories of their values; None if there are none."""
     if kinds is None or isinstance(kinds, str):
         return None
     own = [name for name, kind in zip(names, kinds, strict=True) if "," in kind]

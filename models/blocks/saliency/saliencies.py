@@ -1,4 +1,4 @@
-"""Saliencies by themselves, with their priors and posteriors; moments of tables with gaps."""
+"""Priors, posteriors and modes of saliencies; moments of tables with gaps."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ __all__ = [
 ]
 
 EDGE = 1e-10
-"""Distance of a mode of a saliency from zero and one, where the prior has no bound there."""
+"""Distance of a mode of a saliency from zero and one, if the prior is unbounded there."""
 
 _APART, _SHARE = 2.0, 0.1
-"""Distance of two means, in the sum of their standard deviations, from which on a mixture of the two has
-a valley that is seen; least share of either."""
+"""Distance of two means, in units of the sum of their standard deviations, from which on a mixture of
+the two has a visible valley; least share of either."""
 
 _NEARER, _ALIKE = 1.5, 1 / 3
-"""The same distance where the narrower of the two is at least this share as wide, so that it is no peak
+"""The same distance if the narrower of the two is at least this share as wide, so that it is not a peak
 within a long tail."""
 
 _GLANCE = 1000
-"""Rows whose values show to which step they are rounded."""
+"""Number of rows from which the step of rounding is determined."""
 
 _ROUNDING = 1e-8
-"""Difference of values, in standard deviations, that is rounding of the machine."""
+"""Difference of values, in standard deviations, that is due to machine rounding."""
 
 
 def saliency_prior(parameters: tuple[float, float] | None, size: int) -> dist.Distribution:
-    """Beta priors of saliencies, or none."""
+    """Beta priors of saliencies, or flat improper ones."""
     if parameters is None:
         support = constraints.independent(constraints.unit_interval, 1)
         return dist.ImproperUniform(support, (), (size,))
@@ -67,7 +67,7 @@ def saliency_mode(on: Array, off: Array) -> Array:
 
 
 def saliency_remark(values: NDArray, parameters: tuple[float, float] | None) -> str | None:
-    """Say where a mode of saliencies is none, as their prior is infinite there; see `at_a_pole`."""
+    """Say that a mode of saliencies is spurious because their prior is infinite there; see `at_a_pole`."""
     if parameters is None or min(parameters) >= 1:
         return None
     prior = f"Beta({parameters[0]:g}, {parameters[1]:g})"
@@ -76,7 +76,7 @@ def saliency_remark(values: NDArray, parameters: tuple[float, float] | None) -> 
 
 
 def two_modes_remark(values: Mapping[str, Any], columns: Sequence[int]) -> str | None:
-    """Say where a cluster of a point estimate has two modes: a feature's own density, and the common one.
+    """Say which clusters of a point estimate have two modes: a feature's own and the common density.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def two_modes_remark(values: Mapping[str, Any], columns: Sequence[int]) -> str |
     worst = int(np.argmax(np.where(found, apart, 0.0)))
     cluster, place = divmod(worst, len(columns))
     ends = mean[cluster, place], common[place]
-    # digits enough to tell them apart, far from zero as well
+    # enough digits to distinguish them, also far from zero
     digits = 3 + max(0, math.ceil(np.log10(np.abs(ends).max() / abs(ends[0] - ends[1]))))
     own, everywhere = (f"{end:.{digits}g}" for end in ends)
     return (
@@ -116,9 +116,10 @@ def draw_saliency(rng_key: Array, on: Array, off: Array) -> Array:
 
 
 class KnownMoments(NamedTuple):
-    """Number, mean and variance of the known values of each feature, and the least gap between two of them.
+    """Number, mean, variance and least gap of the known values of each feature.
 
-    Without known values the variance is one, all else zero. Gaps are those of up to a thousand rows.
+    Without known values the variance is one and the rest zero. Gaps are between values of up to a
+    thousand rows.
     """
 
     number: Array
@@ -156,7 +157,7 @@ def _column_sums(values: Array, size: int, of: Callable[[Array], Array]) -> Arra
 
     def more(number: Array, total: Array) -> Array:
         first = number * size
-        begin = jnp.minimum(first, len(values) - size)  # the last rows begin among those before
+        begin = jnp.minimum(first, len(values) - size)  # the last chunk overlaps the one before
         rows = of(lax.dynamic_slice_in_dim(values, begin, size))
         return total + jnp.where((begin + jnp.arange(size) >= first)[:, None], rows, 0.0).sum(
             axis=0

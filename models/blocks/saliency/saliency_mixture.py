@@ -1,4 +1,4 @@
-"""A linked mixture whose features are relevant or not, row by row."""
+"""A linked mixture in which each value of a feature is relevant or not."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .salient_normal import SalientNormal
 __all__ = ["RELEVANT", "SaliencyMixture"]
 
 RELEVANT = 0.5
-"""Saliency from which a feature counts as relevant: it says something of most values."""
+"""Saliency from which a feature counts as relevant: most of its values are relevant."""
 
 
 class SaliencyMixture(LinkedMixture):
-    """A `LinkedMixture` of `SalientNormal`: labels are summed out, and so is which features are relevant.
+    """A `LinkedMixture` of `SalientNormal`, with labels and indicators of relevance summed out.
 
-    Labels may be tied by links and known in part. Drawn latent variables are labels, and for every value
-    whether it is relevant, as Gibbs sampling needs them.
+    Labels may be tied by links and partly known. Drawn latent variables, as Gibbs sampling needs
+    them, are the labels and an indicator of relevance for every value.
     """
 
     arg_constraints: ClassVar[dict] = {}

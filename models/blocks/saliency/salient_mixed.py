@@ -1,4 +1,4 @@
-"""Density of rows of normal features, counts, categories and ordered levels, each relevant or not."""
+"""Density of rows of normal features, counts, categories and ordered levels with saliencies."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class MixedMoments(NamedTuple):
     Attributes
     ----------
     normal : SalientMoments
-        Of its normal features.
+        Statistics of the normal features.
     kinds : tuple of Array, shape (num_clusters + 1, num_features, num_statistics)
-        Of relevant values by cluster, and of all others last; see `Kind.statistics`.
+        Statistics of relevant values by cluster, and of all others last; see `Kind.statistics`.
     on, off, certainty : Array, shape (num_features,)
         Expected numbers of relevant values and of others, and `SalientMoments.certainty`.
     """
@@ -46,9 +46,10 @@ class SalientMixed(dist.Distribution):
     Parameters
     ----------
     features : Salient
-        Of the normal features; but saliencies are those of all features, in the order of the table.
+        Parameters of the normal features, but saliencies of all features, in the order of the
+        table.
     params : tuple of (Array, Array)
-        For each kind its parameters in the clusters (first axis), and common to them.
+        For each kind, the parameters in the clusters (first axis) and the common parameters.
     columns : Columns
     """
 
@@ -81,13 +82,13 @@ class SalientMixed(dist.Distribution):
     def _joint(
         self, kind: Kind, x: Array, known: ArrayLike, within: Array, common: Array
     ) -> tuple[Array, Array]:
-        """Log joint probabilities of relevant values and of others, but for `Kind.log_base`."""
+        """Log joint probabilities of relevant values and of others, without `Kind.log_base`."""
         log_on, log_off = log_saliency(self.features.saliency[np.array(kind.columns)])
         on = log_on + jnp.where(known, kind.log_kernel(x, within), 0.0)
         return on, log_off + jnp.where(known, kind.log_kernel(x, common), 0.0)
 
     def log_prob(self, value: ArrayLike) -> Array:
-        """Log density, of the broadcast shape of rows and clusters."""
+        """Log density, with the broadcast shape of rows and clusters."""
         total = self.normal.log_prob(self._normal_values(value))
         for kind, (within, common) in zip(self.columns.kinds, self.params, strict=True):
             x, known = kind.of(jnp.asarray(value))
@@ -97,7 +98,7 @@ class SalientMixed(dist.Distribution):
         return total
 
     def relevance(self, value: Array, labels: Array) -> Array:
-        """Probability that each value is relevant given the clusters of the rows, of the shape of `value`."""
+        """Probability that each value is relevant given the rows' clusters, with the shape of `value`."""
         parts: list[Array] = []
         for kind, (within, common) in zip(self.columns.kinds, self.params, strict=True):
             on, off = self._joint(kind, *kind.of(value), within[labels], common)
@@ -175,7 +176,7 @@ class SalientMixed(dist.Distribution):
     ) -> tuple[Array, Array, Array, Array]:
         """Statistics, expected numbers of relevant values and of others, and certainty.
 
-        All depend on the values of a feature alone: levels are visited in place of rows.
+        All depend only on the values of a feature: levels are visited instead of rows.
         """
         x, known = (kind.grid(), jnp.ones(())) if kind.levels else kind.of(value)
         counts = _level_counts(kind, value, share) if kind.levels else share[:, :, None]
@@ -234,7 +235,7 @@ class SalientMixed(dist.Distribution):
     def drawn_moments(
         self, value: Array, share: Array, relevant: Array, about: Array
     ) -> MixedMoments:
-        """Statistics where it was drawn which values are relevant."""
+        """Statistics given drawn indicators of relevant values."""
         columns = np.array(self.columns.normal, int)
         normal = SalientMoments.of_drawn(
             self._normal_values(value), share, relevant[:, columns], about
@@ -253,7 +254,7 @@ class SalientMixed(dist.Distribution):
 
 
 def _log_sum(one: Array, other: Array) -> Array:
-    """`logaddexp` by a logarithm that processors take of several numbers at once."""
+    """`logaddexp` with a logarithm that processors vectorise."""
     return jnp.maximum(one, other) + jnp.log(1.0 + jnp.exp(-jnp.abs(one - other)))
 
 
@@ -269,7 +270,7 @@ def _level_counts(kind: Kind, value: Array, share: Array) -> Array:
 
 
 def _in_pieces(rows: Array, blank: float = jnp.nan) -> Array:
-    """Rows of at most `CHUNK` at a time, shape (num_pieces, num_rows, ...), filled up with blank ones."""
+    """Rows in pieces of at most `CHUNK`, shape (num_pieces, num_rows, ...), padded with blank rows."""
     size = min(at_a_time(CHUNK), len(rows))
     filled = jnp.pad(rows, ((0, -len(rows) % size), (0, 0)), constant_values=blank)
     return filled.reshape(-1, size, rows.shape[-1])

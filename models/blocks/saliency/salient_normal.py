@@ -1,4 +1,4 @@
-"""Density of rows whose features are relevant to their cluster, or have one density in all clusters."""
+"""Density of rows whose features have a density by cluster, or a common one if not relevant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOG_2PI = 1.8378770664093453
 
 
 class SalientNormal(dist.Distribution):
-    r"""Features that are each relevant with a probability of their own; whether they are is summed out.
+    r"""Features with a probability of relevance each; the indicators of relevance are summed out.
 
     .. math:: p(x | z = k) = \prod_l [\rho_l \mathcal{N}(x_l | \mu_{kl}, \sigma^2_{kl})
               + (1 - \rho_l) \mathcal{N}(x_l | m_l, v_l)]
@@ -51,7 +51,7 @@ class SalientNormal(dist.Distribution):
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
 
     def log_prob(self, value: ArrayLike) -> Array:
-        """Log density, of the broadcast shape of rows and clusters."""
+        """Log density, with the broadcast shape of rows and clusters."""
         own = self.features
         log_on, log_off = log_saliency(own.saliency)
         on = log_on + _log_normal(value, own.mean, own.variance)
@@ -59,7 +59,7 @@ class SalientNormal(dist.Distribution):
         return jnp.logaddexp(on, off).sum(axis=-1)
 
     def relevance(self, value: Array, labels: Array) -> Array:
-        """Probability that each value is relevant given the clusters of the rows, of the shape of `value`."""
+        """Probability that each value is relevant given the rows' clusters, with the shape of `value`."""
         own = self.features
         log_on, log_off = log_saliency(own.saliency)
         on = log_on + _log_normal(value, own.mean[labels], own.variance[labels])
@@ -79,9 +79,9 @@ class SalientNormal(dist.Distribution):
     def at_bounds(
         self, value: Array, log_share: Array, alone: SalientNormal, used: Used
     ) -> tuple[Array, Array]:
-        """Change of the log likelihood at a saliency of zero and of one, by feature; none where it is zero.
+        """Change of the log likelihood at saliencies of zero and one, by feature; zero at saliency zero.
 
-        See `gains_at_bounds`. A saliency of zero goes with the common densities of `alone`.
+        See `gains_at_bounds`. A saliency of zero implies the common densities of `alone`.
         """
         own, other = self.features, alone.features
 
@@ -102,7 +102,7 @@ class SalientNormal(dist.Distribution):
 
     @staticmethod
     def drawn_moments(value: Array, share: Array, relevant: Array, about: Array) -> SalientMoments:
-        """Statistics where it was drawn which values are relevant."""
+        """Statistics given drawn indicators of relevant values."""
         return SalientMoments.of_drawn(value, share, relevant, about)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
@@ -117,7 +117,7 @@ class SalientNormal(dist.Distribution):
 
 
 def _log_normal(value: ArrayLike, mean: Array, variance: Array) -> Array:
-    """Log density of values, zero for those that are missing."""
+    """Log density of values; zero for missing values."""
     known = ~jnp.isnan(value)
     square = (jnp.where(known, value, 0.0) - mean) ** 2 / variance
     return jnp.where(known, -0.5 * (_LOG_2PI + jnp.log(variance) + square), 0.0)

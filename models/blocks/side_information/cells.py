@@ -12,7 +12,7 @@ _MOST_ROWS = 10
 
 
 def cell(summary: str, table: pd.DataFrame) -> str:
-    """A line, and the first and last rows of a table below it; all text is escaped.
+    """HTML of a line, and of the first and last rows of a table below it; all text is escaped.
 
     Parameters
     ----------
@@ -20,5 +20,5 @@ def cell(summary: str, table: pd.DataFrame) -> str:
     table : DataFrame
     """
     rows = table.to_html(max_rows=_MOST_ROWS, border=0)
-    # dollars in names are no mathematics
+    # dollars in names do not mean mathematics
     return f"<div class='tex2jax_ignore mathjax_ignore'><p>{escape(summary)}</p>{rows}</div>"

@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float")
-"""What pandas finds in arrays of objects that are all numbers."""
+"""Types that pandas infers for arrays of objects that are all numbers."""
 
 _TEXT = ("string", "bytes", "boolean", "datetime", "datetime64", "empty")
-"""What else may stand in arrays of objects, and files can hold."""
+"""Further types that arrays of objects may have and that files can hold."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -148,7 +148,7 @@ class Groups:
         return codes
 
     def tree_flatten(self) -> tuple[tuple[Any], tuple[int]]:
-        """Split into the codes, which may be traced, and the number of groups."""
+        """Return the codes, which may be traced, and the number of groups."""
         return (self.codes,), (self.num_groups,)
 
     @classmethod
@@ -158,12 +158,12 @@ class Groups:
 
 
 def as_groups(groups: ArrayLike | Groups) -> Groups:
-    """Groups as they are, or made of the name or number of each row's group.
+    """Return groups unchanged, or make them from the name or number of each row's group.
 
     Raises
     ------
     TypeError
-        If these are values of compiled code, which does not say how many groups there are.
+        If the values are traced, because the number of groups is then unknown.
     """
     if is_traced(groups):
         raise TypeError(
@@ -176,18 +176,18 @@ def as_groups(groups: ArrayLike | Groups) -> Groups:
 def refuse_other_order(name: str, values: Any, names: Any, order: str = "names") -> None:
     """Refuse a series or frame of pandas whose index has all names, but in another order.
 
-    Such data would be matched by position, and say themselves that they are not in that order.
+    Such data would be matched by position, although their index shows a different order.
 
     Parameters
     ----------
     name : str
-        Of the argument, for messages.
+        Name of the argument, for messages.
     values : object
-        Anything else than series and frames passes, and so do those with another index.
+        Objects other than series and frames pass, and so do those with another index.
     names : array or index, or None
-        In the order that values should have.
+        Names in the order that values should have.
     order : str
-        What holds them in that order, for messages.
+        What holds the names in that order, for messages.
 
     Raises
     ------
@@ -210,12 +210,12 @@ def refuse_other_order(name: str, values: Any, names: Any, order: str = "names")
 
 
 def refuse_mixed_orders(**tables: Any) -> None:
-    """Refuse series and frames with rows of the same things whose indices say another order than the first.
+    """Refuse series and frames about the same things whose indices differ in order from the first.
 
     Parameters
     ----------
     **tables
-        Arguments by name; what is no series or frame of pandas passes.
+        Arguments by name; objects other than series and frames of pandas pass.
 
     Raises
     ------
@@ -233,10 +233,10 @@ def refuse_mixed_orders(**tables: Any) -> None:
 
 
 def check_order_of_groups(name: str, values: Any, groups: Groups) -> None:
-    """Refuse values by group whose own index is in another order, and warn where they may be.
+    """Refuse values by group whose index is in another order, and warn if their order is doubtful.
 
-    Values without names are taken in the sorted order of the groups' names. Tables of groups are often in the
-    order in which rows name them first.
+    Values without names are taken in the sorted order of the groups' names, but tables of groups
+    are often in the order in which the groups first occur in the rows.
 
     Raises
     ------
@@ -262,7 +262,7 @@ def check_order_of_groups(name: str, values: Any, groups: Groups) -> None:
 
 
 def _name_array(name: str, values: Any) -> NDArray:
-    """Names of groups as an array of one axis; integers of pandas that are missing leave the others so.
+    """Names of groups as an array of one axis; missing integers of pandas do not make the others floats.
 
     Raises
     ------
@@ -277,14 +277,14 @@ def _name_array(name: str, values: Any) -> NDArray:
 
 
 def _known_names(name: str, values: NDArray) -> tuple[NDArray[np.bool_], NDArray]:
-    """Which rows name a group, and these names: numbers as numbers, which differ if they were given so.
+    """Mask of the rows that name a group, and the names; distinct numbers remain distinct.
 
     Raises
     ------
     TypeError
         For complex numbers.
     ValueError
-        For numbers of which several are one in the type that they have.
+        For numbers that their type does not distinguish.
     """
     known = ~pd.isna(values)
     found = values[known]

@@ -25,10 +25,10 @@ __all__ = [
 ]
 
 _ROUNDS = 100
-"""Rounds in which nodes of few neighbours are peeled off."""
+"""Maximum number of rounds in which nodes with few neighbours are peeled off."""
 
 _MOST_WORK = 3 * 10**7
-"""Look-ups in the search for a clique, a few seconds."""
+"""Maximum number of look-ups in the search for a clique, which take a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def low_first(pairs: NDArray) -> NDArray:
 
 
 def contract(pairs: NDArray, weights: NDArray, num_points: int) -> tuple[int, NDArray[np.int64]]:
-    """Tie hard must-linked points into nodes (chunklets).
+    """Contract points tied by hard must-links to nodes (chunklets).
 
     Returns
     -------
@@ -105,7 +105,7 @@ def contract(pairs: NDArray, weights: NDArray, num_points: int) -> tuple[int, ND
 
 
 def contradiction(must: NDArray, cannot: NDArray) -> str | None:
-    """The first cannot-link between points that must-links tie together, with the path; None without one.
+    """The first cannot-link between points tied by must-links, with the path; None if there is none.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def contradiction(must: NDArray, cannot: NDArray) -> str | None:
 
 
 def _contradiction(must: NDArray, cannot: NDArray, node: NDArray) -> str | None:
-    """The same, of points whose connected sets are known."""
+    """The result of `contradiction`, given the connected set of each point."""
     inside = node[cannot[:, 0]] == node[cannot[:, 1]]
     if not inside.any():
         return None
@@ -128,7 +128,7 @@ def _contradiction(must: NDArray, cannot: NDArray, node: NDArray) -> str | None:
 def implied_pairs(
     pairs: NDArray, weights: NDArray, num_points: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs that hard links tie together, and pairs that they hold apart, each once.
+    """Pairs that hard links force to agree, and pairs that they force to differ, each once.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _upper_pairs(matrix: Any) -> NDArray[np.int64]:
 def check_links(
     pairs: NDArray, weights: NDArray, num_points: int, num_clusters: int | None = None
 ) -> LinkReport:
-    """Report on the links, and raise where hard ones contradict (see `Links.check`)."""
+    """Report on the links, and raise if hard links contradict each other (see `Links.check`)."""
     if num_clusters is not None:
         num_clusters = check_integer("num_clusters", num_clusters)
     num_nodes, node = contract(pairs, weights, num_points)
@@ -186,13 +186,15 @@ def check_links(
 def check_known_clusters(data: Mapping[str, Any]) -> None:
     """Refuse clusters in ``data["known"]`` that are too many, or that the hard links contradict.
 
-    Cannot-links that leave no cluster to a row are found as long as one row after another has a single
-    cluster left. What remains (graph colouring is hard in general) shows as a partition function of zero.
+    Cannot-links that leave no cluster for a row are found by propagation, as long as some row has a
+    single cluster left. Other contradictions (graph colouring is hard in general) show as a
+    partition function of zero.
 
     Raises
     ------
     ValueError
-        Naming rows, their clusters and the links, or the cluster and their number.
+        If there are such clusters. The message names rows, their clusters and the links, or the
+        cluster and the number of clusters.
     """
     check_known_classes(data, "num_clusters")
     known, links = data["known"], data.get("links")
@@ -243,7 +245,7 @@ def check_known_clusters(data: Mapping[str, Any]) -> None:
 def _refuse_none_left(
     left: NDArray[np.bool_], cannot: NDArray, node: NDArray, names: Sequence[Any]
 ) -> None:
-    """Raise where cannot-links to chunklets with one cluster left leave none to another chunklet."""
+    """Raise if cannot-links to chunklets with one cluster left leave no cluster for another chunklet."""
     chunklets, cannot = np.unique(cannot, return_inverse=True)
     ends, left = np.concatenate([cannot, cannot[:, ::-1]]), left[chunklets]
     settled = np.zeros(len(left), bool)
@@ -274,11 +276,11 @@ def _refuse_none_left(
 
 
 def refuse_uncolourable(cannot: NDArray, num_nodes: int, num_clusters: int, node: NDArray) -> None:
-    """Raise when hard cannot-links need more clusters than there are, where that is easy to see.
+    """Raise if hard cannot-links need more clusters than there are, as far as this is easy to decide.
 
-    A clique of ``num_clusters + 1`` chunklets is searched greedily, with a bound on the work; for two
-    clusters every odd cycle is found. What remains (graph colouring is hard in general) shows as a
-    partition function of zero.
+    A clique of ``num_clusters + 1`` chunklets is searched greedily, with a bound on the work; for
+    two clusters every odd cycle is found. Other contradictions (graph colouring is hard in general)
+    show as a partition function of zero.
     """
     if not len(cannot):
         return
@@ -302,9 +304,9 @@ def refuse_uncolourable(cannot: NDArray, num_nodes: int, num_clusters: int, node
 
 
 def _crowded(cannot: NDArray, num_nodes: int, num_clusters: int) -> NDArray:
-    """Links left when nodes with fewer neighbours than clusters, which always find a colour, are gone.
+    """Links that remain without the nodes with fewer neighbours than clusters, which can be coloured.
 
-    Peeling goes on for some rounds only: a long chain would need as many as it has nodes.
+    The number of peeling rounds is limited: a long chain would need as many rounds as it has nodes.
     """
     links = np.unique(low_first(cannot), axis=0)
     for _ in range(_ROUNDS):
@@ -317,7 +319,7 @@ def _crowded(cannot: NDArray, num_nodes: int, num_clusters: int) -> NDArray:
 
 
 def _neighbours(links: NDArray) -> dict[int, set[int]]:
-    """Neighbours of each node, nodes of many neighbours first."""
+    """Neighbours of each node, with nodes in decreasing order of their number of neighbours."""
     found: dict[int, set[int]] = {}
     for a, b in links.tolist():
         found.setdefault(a, set()).add(b)
@@ -326,7 +328,7 @@ def _neighbours(links: NDArray) -> dict[int, set[int]]:
 
 
 def _greedily_coloured(neighbours: dict[int, set[int]], num_colours: int) -> bool:
-    """Whether so many colours do when each node takes the first that its neighbours leave."""
+    """Whether `num_colours` suffice if each node takes the first colour that its neighbours leave."""
     colour: dict[int, int] = {}
     for a, others in neighbours.items():
         taken = {colour[b] for b in others if b in colour}
@@ -355,7 +357,7 @@ def _find_clique(neighbours: dict[int, set[int]], size: int) -> list[int] | None
 
 
 def _best_met(candidates: set[int], neighbours: dict[int, set[int]]) -> int:
-    """Candidate with most neighbours among the candidates, the lowest number of several."""
+    """Candidate with most neighbours among the candidates; ties go to the lowest number."""
     return max(sorted(candidates), key=lambda a: len(neighbours[a] & candidates))
 
 

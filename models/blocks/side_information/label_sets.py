@@ -1,4 +1,4 @@
-"""Sets of points whose labels should agree, or differ, and how far soft labels are from it."""
+"""Sets of points whose labels should agree, or differ, and the divergence of their soft labels."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def padded_sets(
         Row numbers of the points of each set, two or more, in sets of any size.
     num_points : int
     name : str
-        Of the argument, for messages.
+        Name of the argument, for messages.
 
     Returns
     -------
     rows : ndarray of int, shape (num_sets, size of the largest)
-        0 pads.
+        Padded by 0.
     shares : ndarray, same shape
-        One over the size of the set; 0 pads.
+        One over the size of the set; padded by 0.
 
     Raises
     ------
@@ -69,12 +69,12 @@ def jensen_shannon(log_labels: Array, rows: ArrayLike, shares: ArrayLike) -> Arr
         :math:`\log s_{ij}`, normalised over clusters.
     rows : array_like of int, shape (num_sets, size)
     shares : array_like, shape (num_sets, size)
-        :math:`a_{hi}`; each row sums to 1, zeros pad.
+        :math:`a_{hi}`; each row sums to 1 and is padded by zeros.
 
     Returns
     -------
     Array, shape (num_sets,)
-        Between 0, labels alike, and the log of the smaller of set size and number of clusters.
+        Between 0 (equal labels) and the log of the smaller of set size and number of clusters.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Reads statements about pairs, same or not, in words or numbers, and tables of them."""
+"""Readers of statements about pairs (same or not, in words or numbers) and of tables of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sidebayes.common.files import read_table
 __all__ = ["ACCEPTED", "RESERVED", "Table", "as_same", "read_links_table"]
 
 ACCEPTED = "true/false, yes/no, must/cannot, 1/0 or 1/-1"
-"""What may be written for a must-link and for a cannot-link."""
+"""Accepted spellings of a must-link and of a cannot-link."""
 
 RESERVED = frozenset({"i", "j", "weight", "same", "confidence", "group"})
 """Columns of a table of links that have a meaning."""
@@ -32,11 +32,11 @@ def as_same(same: ArrayLike, num_links: int, name: str = "same") -> NDArray[np.b
     Parameters
     ----------
     same : array_like, shape (num_links,) or ()
-        True/False, or as text or numbers true/false, yes/no, must/cannot, 1/0 or 1/-1. Text may be in
-        capitals and have blanks around it.
+        True/False, or as text or numbers true/false, yes/no, must/cannot, 1/0 or 1/-1. Case and
+        surrounding blanks of text do not matter.
     num_links : int
     name : str
-        Of the argument, for messages.
+        Name of the argument, for messages.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def as_same(same: ArrayLike, num_links: int, name: str = "same") -> NDArray[np.b
 
 
 def _refuse_two_scales(given: list[Any], name: str) -> None:
-    """Refuse statements among which 0 and -1 both stand, of which one is not a cannot-link."""
+    """Refuse statements that contain both 0 and -1, because only one of them means a cannot-link."""
     numbers = [value.strip() if isinstance(value, str) else value for value in given]
     zero, below = ([value in both for value in numbers] for both in ((0, "0"), (-1, "-1")))
     if any(zero) and any(below):
@@ -86,7 +86,7 @@ def _blank(value: Any) -> bool:
 class Table(NamedTuple):
     """Columns of a table of links; `same` and `confidence` are None where `weights` are given.
 
-    `columns` holds all that have no meaning of their own, such as identifiers.
+    `columns` holds all columns without a predefined meaning, such as identifiers.
     """
 
     pairs: NDArray[np.int64]
@@ -136,7 +136,7 @@ def read_links_table(path: Path) -> Table:
 
 
 def _as_given(column: pd.Series) -> NDArray:
-    """Numbers, or text with blanks for what is missing."""
+    """Numbers, or text with blanks for missing values."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
         return column.to_numpy()
     return column.fillna("").astype(str).to_numpy(object)

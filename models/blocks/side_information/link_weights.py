@@ -1,4 +1,4 @@
-"""Weights of links from what is known about their reliability."""
+"""Weights of links from information about their reliability."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .link_tables import RESERVED, as_same
 from .partial_labels import frozen
 
 _MOST_POINTS = 2**31
-"""Row numbers from here on would not fit into the integers that links are kept in."""
+"""Limit of row numbers, beyond which they would not fit into the integers that store links."""
 
 MOST_SOFT = 1e8
-"""Finite weights from here on count as infinite.
+"""Finite weights of this size or more count as infinite.
 
-Log partition functions add weights to log densities, so that a weight w costs them the digits below
-about 1e-15 w, and responsibilities as many: 1e-7 here, 1e-3 at 1e12, all of them at 1e16.
+Log partition functions add weights to log densities. A weight w therefore costs them, and the
+responsibilities, the digits below about 1e-15 w: 1e-7 here, 1e-3 at 1e12, all of them at 1e16.
 """
 
 __all__ = [
@@ -118,7 +118,7 @@ def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64
 
 
 def refuse_contradicting(pairs: NDArray, weights: NDArray) -> None:
-    """No pair may be both a hard must-link and a hard cannot-link."""
+    """Refuse pairs that are both a hard must-link and a hard cannot-link."""
     ends = low_first(pairs) @ [_MOST_POINTS, 1]
     both = np.isneginf(weights) & np.isin(ends, ends[np.isposinf(weights)])
     if both.any():
@@ -130,12 +130,12 @@ def refuse_contradicting(pairs: NDArray, weights: NDArray) -> None:
 
 
 def link_groups(group: ArrayLike | Groups | None, num_links: int) -> Groups | None:
-    """Who stated each link: a group for every one.
+    """Return who stated each link: a group for every link.
 
     Raises
     ------
     ValueError
-        For another number of groups than links, and for a link without a group.
+        If the numbers of groups and links differ, or a link has no group.
     """
     if group is None:
         return None
@@ -149,15 +149,15 @@ def link_groups(group: ArrayLike | Groups | None, num_links: int) -> Groups | No
 
 
 def link_columns(columns: Mapping[str, ArrayLike], num_links: int) -> dict[str, NDArray]:
-    """What else is known of each link, as arrays of numbers or text that cannot be written to.
+    """Further columns about each link, as read-only arrays of numbers or text.
 
     Raises
     ------
     TypeError
-        If columns are no mapping, or one is neither numbers nor text.
+        If columns are not a mapping, or one is neither numbers nor text.
     ValueError
-        For another shape than (num_links,), and for a name that links use themselves or that no file
-        can hold.
+        For a shape other than (num_links,), and for a name that links use themselves or that no
+        file can hold.
     """
     if not isinstance(columns, Mapping):
         raise TypeError(
@@ -186,7 +186,7 @@ def link_columns(columns: Mapping[str, ArrayLike], num_links: int) -> dict[str, 
 
 
 def hard_beyond(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Link weights, infinite from `MOST_SOFT` on, with a warning where that makes soft links hard."""
+    """Link weights, infinite from `MOST_SOFT` on, with a warning if this makes soft links hard."""
     beyond = (np.abs(weights) >= MOST_SOFT) & np.isfinite(weights)
     if not beyond.any():
         return weights
@@ -206,9 +206,9 @@ def check_rows(rows: ArrayLike, num_points: int | None, least: int = 0) -> NDArr
     ----------
     rows : array_like of int or bool
     num_points : int or None
-        None where it is not known.
+        None if it is not known.
     least : int
-        Points that there are at least.
+        Minimum number of points.
 
     Raises
     ------
@@ -241,7 +241,7 @@ def check_pairs(pairs: ArrayLike, num_points: int | None, name: str = "links") -
     Raises
     ------
     TypeError, ValueError
-        For another shape, and for an index that is negative, too large or no integer.
+        For another shape, and for an index that is negative, too large or not an integer.
     """
     if num_points is not None:
         num_points = check_integer("num_points", num_points, 0, _MOST_POINTS)

@@ -48,7 +48,7 @@ class Links(StatedPairs):
         Who stated each link, by name or number. A flip rate that is learned is then one per group.
     columns : mapping of str to array_like of shape (num_links,), optional
         Other facts about each link, numbers or text, which are kept, selected, saved and written
-        with it. Names are printable text without a slash, as files ask for.
+        with it. Names must be printable text without a slash, as files require.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class Links(StatedPairs):
             Strength of the statement, the absolute log-odds; at least zero.
         num_points : int, optional
         group, columns : optional
-            Who stated each link, and what else is known of it; see `Links`.
+            Who stated each link, and further facts about it; see `Links`.
         """
         pairs = check_pairs(pairs, num_points)
         weight = per_pair("weight", weight, len(pairs))
@@ -110,7 +110,7 @@ class Links(StatedPairs):
         group: Any,
         columns: Any,
     ) -> Self:
-        """Links of weights that hold for must-links, and with the other sign for cannot-links."""
+        """Links with the given weights for must-links, and with opposite weights for cannot-links."""
         signed = np.where(as_same(same, len(pairs)), weight, -weight)
         return cls(pairs, signed, num_points, group, {} if columns is None else columns)
 
@@ -118,14 +118,14 @@ class Links(StatedPairs):
     def must_link(
         cls, pairs: ArrayLike, weight: ArrayLike = np.inf, num_points: int | None = None
     ) -> Self:
-        """Pairs that share their label."""
+        """Links between pairs that share their label."""
         return cls.from_pairs(pairs, True, weight, num_points)
 
     @classmethod
     def cannot_link(
         cls, pairs: ArrayLike, weight: ArrayLike = np.inf, num_points: int | None = None
     ) -> Self:
-        """Pairs whose labels differ."""
+        """Links between pairs whose labels differ."""
         return cls.from_pairs(pairs, False, weight, num_points)
 
     @classmethod
@@ -204,7 +204,7 @@ class Links(StatedPairs):
 
     @classmethod
     def from_grid(cls, shape: tuple[int, int], weight: float) -> Self:
-        """Four-neighbour links of a pixel grid, rows of the image one after another.
+        """Four-neighbour links of a pixel grid, with the rows of the image in succession.
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ class Links(StatedPairs):
         Raises
         ------
         ValueError
-            If columns are missing, or a value cannot be read; its row, from 0 on, is named.
+            If columns are missing, or a value cannot be read; the message names its row, from 0 on.
         """
         table = read_links_table(as_path(path))
         rest: Any = num_points, table.group, table.columns

@@ -89,7 +89,7 @@ class PartialLabels:
         object.__setattr__(self, "names", names)
 
     def subset(self, rows: ArrayLike) -> Self:
-        """Labels of some of the rows, with the same classes.
+        """Return the labels of some of the rows, with the same classes.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class PartialLabels:
         names : tuple of str, or None
             None where classes have numbers only.
         name, owner : str
-            Of the argument, and whose names these are, for messages.
+            Name of the argument, and the owner of the names, for messages.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class PartialLabels:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes that the values can name."""
+        """Number of classes that the values can refer to."""
         return _number_of(self.values)
 
     @property
@@ -154,7 +154,7 @@ class PartialLabels:
         ----------
         num_classes : int
         size, name : str
-            What the number and the labels are called, for messages.
+            Names of the number and of the labels, for messages.
 
         Raises
         ------
@@ -197,17 +197,17 @@ class PartialLabels:
 
 
 def as_partial_labels(labels: ArrayLike | PartialLabels) -> PartialLabels:
-    """Labels as they are, or made of their values; see `PartialLabels` for what these may be."""
+    """Return labels unchanged, or make them from values as `PartialLabels` takes them."""
     return labels if isinstance(labels, PartialLabels) else PartialLabels(labels)  # type: ignore[arg-type]
 
 
 def check_known_classes(data: Mapping[str, Any], size: str = "num_classes") -> None:
-    """Refuse classes in ``data["known"]`` beyond their number ``data[size]``, if that is one.
+    """Refuse classes in ``data["known"]`` beyond their number ``data[size]``, if that is a number.
 
     Raises
     ------
     ValueError
-        Naming the class and the number.
+        If there are such classes; the message names the class and the number.
     """
     number = data.get(size)
     if isinstance(number, int | np.integer) and number > 0:
@@ -215,7 +215,7 @@ def check_known_classes(data: Mapping[str, Any], size: str = "num_classes") -> N
 
 
 def log_admissible(known: ArrayLike | PartialLabels | None, num_clusters: int) -> Array | None:
-    """Log-factors of the clusters of units of which some are known, None where none is.
+    """Log-factors of the clusters of partly labelled units; None if no unit is labelled.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def log_admissible(known: ArrayLike | PartialLabels | None, num_clusters: int) -
 
 
 def names_of_classes(values: Iterable[Any]) -> tuple[str, ...]:
-    """Names of classes that one of several data or options has; empty where classes have numbers alone."""
+    """Names of classes, from the first value that has them; empty if classes have numbers only."""
     for value in values:
         of_labels = isinstance(value, PartialLabels)
         if names := value.names if of_labels else getattr(value, "class_names", None):
@@ -237,12 +237,12 @@ def names_of_classes(values: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _number_of(values: NDArray) -> int:
-    """Number of classes that indices or a mask can name."""
+    """Number of classes that indices or a mask can refer to."""
     return values.shape[1] if values.ndim == 2 else int(values.max(initial=-1)) + 1
 
 
 def _whole_numbers(values: NDArray) -> NDArray:
-    """Floats as integers, -1 in place of NaN; as they are if one is not whole."""
+    """Floats as integers, with -1 for NaN; unchanged if one of them is not whole."""
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):  # infinite ones are not whole
         whole = (values[known] % 1 == 0).all()
@@ -250,7 +250,7 @@ def _whole_numbers(values: NDArray) -> NDArray:
 
 
 def frozen(array: NDArray) -> NDArray:
-    """Copy of an array that nobody can write to."""
+    """Read-only copy of an array."""
     array = np.array(array)
     array.flags.writeable = False
     return array

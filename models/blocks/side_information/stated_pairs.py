@@ -1,4 +1,4 @@
-"""Statements about pairs, checked once when they are made; subsets and sums of links."""
+"""Statements about pairs, checked once on construction; subsets and sums of links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["StatedPairs"]
 
 @dataclass(frozen=True, eq=False)
 class StatedPairs:
-    """Statements about unordered pairs of points, in the order given; see `Links`, which makes them."""
+    """Statements about unordered pairs of points, in the order given; `Links` constructs them."""
 
     pairs: NDArray[np.int64]
     weights: NDArray[np.float64]
@@ -51,7 +51,7 @@ class StatedPairs:
         object.__setattr__(self, "columns", link_columns(self.columns, len(pairs)))
 
     def write(self, path: str | Path) -> None:
-        """Write the links as a table that `read` understands, whole or not at all."""
+        """Write the links as a table that `read` understands; an interrupted write leaves no partial file."""
         write_table(check_replaceable(path, ["i", "j"]), self.table())
 
     def table(self) -> pd.DataFrame:
@@ -84,7 +84,7 @@ class StatedPairs:
         Raises
         ------
         ValueError
-            If they are over different numbers of points, or only one has groups or some column.
+            If they refer to different numbers of points, or only one has groups or some column.
         """
         if not isinstance(other, StatedPairs):
             return NotImplemented
@@ -119,7 +119,7 @@ class StatedPairs:
     def with_strength(self, weight: ArrayLike) -> Self:
         """Give the same pairs and signs another absolute weight (a number >= 0, or inf).
 
-        A weight of zero has no sign, and stays.
+        Weights of zero have no sign, and stay zero.
         """
         strength = per_pair("weight", weight, len(self))
         if (strength < 0).any():
@@ -138,13 +138,13 @@ class StatedPairs:
     def entailed(self) -> Self:
         """Links that hard links imply: must-links within chunklets, cannot-links between chunklets.
 
-        This is for methods in which every stated pair has a price of its own. Soft links follow
+        This is for methods in which every stated pair has its own penalty. Soft links follow
         unchanged; groups and columns are left out.
 
         Raises
         ------
         ValueError
-            If a cannot-link joins two points that must-links tie together; the path is named.
+            If a cannot-link joins two points tied by must-links; the message names the path.
         """
         most = int(self.pairs.max(initial=-1)) + 1
         num_points = most if self.num_points is None else self.num_points
@@ -205,7 +205,7 @@ class StatedPairs:
         )
 
     def check(self, num_points: int | None = None, num_clusters: int | None = None) -> LinkReport:
-        """Report what the links hold; raise where hard links contradict each other.
+        """Report on the links; raise if hard links contradict each other.
 
         Parameters
         ----------

@@ -15,7 +15,7 @@ from ...visits import at_a_time
 __all__ = ["CHUNK", "Moments", "about_means", "accumulate", "by_feature", "chunks", "in_turn"]
 
 CHUNK = 960
-"""Rows visited at a time on a processor: no power of two, whose features would share lines of the cache."""
+"""Rows per chunk on a processor; with a power of two, features would share lines of the cache."""
 
 
 class Moments(NamedTuple):
@@ -39,7 +39,7 @@ class Moments(NamedTuple):
     second: Array
 
     def moved(self, mean: ArrayLike, about: ArrayLike) -> Moments:
-        """The same moments about other points, given the `mean` that they are about."""
+        """The same moments about other points; `mean` is their present origin."""
         apart = jnp.asarray(mean) - about
         cross = self.first[:, :, None] * apart[:, None, :]
         first = self.first + self.total[:, None] * apart
@@ -47,7 +47,7 @@ class Moments(NamedTuple):
         return Moments(self.total, first, self.second + cross + jnp.swapaxes(cross, 1, 2) + own)
 
     def estimates(self, mean: ArrayLike) -> tuple[Array, Array]:
-        """Weighted means and covariances, given the `mean` that the moments are about.
+        """Weighted means and covariances; `mean` is the origin of the moments.
 
         A cluster without weight keeps its mean and gets a covariance of zero.
         """
@@ -58,10 +58,10 @@ class Moments(NamedTuple):
 
 
 def by_feature(rows: Array) -> Array:
-    """Rows (chunk, d) as (d, chunk), in memory too.
+    """Transpose rows (chunk, d) to (d, chunk), in memory too.
 
-    The product with the identity is exact. XLA takes a transposition alone for a change of layout, and every
-    loop over the points then reads their features in strides.
+    The product with the identity is exact. XLA treats a plain transposition as a change of layout,
+    and every loop over the points would then read their features in strides.
     """
     eye = jnp.eye(rows.shape[1], dtype=rows.dtype)
     return lax.dot_general(eye, rows, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
@@ -92,29 +92,29 @@ def accumulate(
     blank: Any,
     rows: Any = None,
 ) -> tuple[tuple, Any]:
-    """Sum over chunks what a function says, and moments by its weights; see `about_means`.
+    """Sum the values of a function over chunks, and moments with its weights; see `about_means`.
 
     Parameters
     ----------
     number : int
-        Of chunks.
+        Number of chunks.
     pick : callable
-        ``pick(number) -> points, live, what``: the points of a chunk (d, chunk), one for each that counts
-        (chunk,), and what else `visit` is told.
+        ``pick(number) -> points, live, what``: the points of a chunk (d, chunk), an indicator of
+        the points that count (chunk,), and further input of `visit`.
     mean : Array, shape (K, d)
     centre : Array, shape (d,)
     visit : callable
-        ``visit(points, live, what) -> value, weight, row``: what is summed, weights (K, chunk), and what is
-        kept of each chunk.
+        ``visit(points, live, what) -> value, weight, row``: the value to be summed, weights (K,
+        chunk), and the value to be kept for each chunk.
     blank : pytree
-        Zeros like the values.
+        Zeros with the structure of the values.
     rows : pytree
-        Arrays with an axis of chunks in front, which take what is kept; None where nothing is.
+        Arrays with a leading axis of chunks for the values to be kept; None if there are none.
 
     Returns
     -------
     sums : tuple
-        Of the values, the weights, and their products.
+        Sums of the values, the weights, and their products.
     rows : pytree
     """
     num_clusters, num_features = mean.shape
@@ -137,7 +137,7 @@ def accumulate(
 
 
 def about_means(sums: Sequence[Array], mean: Array, centre: Array) -> Moments:
-    """Moments about the means, given counts, sums of ``x - mean`` and of its products with ``x - centre``."""
+    """Moments about the means, from counts and sums of ``x - mean`` and its products with ``x - centre``."""
     count, first, second = sums
     first = first.reshape(mean.shape)
     second = second.reshape(*mean.shape, mean.shape[1])
@@ -147,7 +147,7 @@ def about_means(sums: Sequence[Array], mean: Array, centre: Array) -> Moments:
 
 
 def _compensated(carry: tuple, terms: tuple) -> tuple:
-    """One step of Kahan's summation; the carry holds the sums and the parts they have lost."""
+    """One step of Kahan summation; the carry holds the sums and the parts that they have lost."""
     total, lost = carry
     terms = jax.tree.map(jnp.subtract, terms, lost)
     new = jax.tree.map(jnp.add, total, terms)
@@ -156,7 +156,7 @@ def _compensated(carry: tuple, terms: tuple) -> tuple:
 
 
 def chunks(num_points: int, chunk_size: int | None) -> tuple[int, Array]:
-    """Rows in a chunk, `CHUNK` of them if nothing is asked, and where the chunks begin."""
+    """Number of rows per chunk (by default `CHUNK`), and the first row of each chunk."""
     if chunk_size is None:
         chunk_size = at_a_time(CHUNK)
     if chunk_size < 1:

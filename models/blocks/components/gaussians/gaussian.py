@@ -20,9 +20,9 @@ __all__ = ["Gaussian", "IndependentNormals", "projected_gaussians", "whitening"]
 class Gaussian(dist.MultivariateNormal):
     """Multivariate normal density that whitens points by matrix products.
 
-    The Cholesky factor is inverted once, in place of a triangular solve for every point: on a
-    processor, XLA runs batches of such solves, and their gradients even more so, many times slower
-    than batches of products.
+    The Cholesky factor is inverted once, which replaces a triangular solve for every point. On a
+    processor, XLA runs batches of such solves many times slower than batches of products; the same
+    holds for gradients, even more so.
     """
 
     @validate_sample
@@ -31,8 +31,8 @@ class Gaussian(dist.MultivariateNormal):
         matrix, log_scale = whitening(self.scale_tril)
         value, batch = jnp.asarray(value), self.batch_shape
         if value.ndim == len(batch) + 2 and set(value.shape[1:-1]) <= {1}:
-            # points and means apart make one large product; from the middle of the means, so that
-            # no digits are lost where all lie far from the origin (no density depends on it)
+            # separate points and means make one large product; they are centred at the average of
+            # the means, so that no digits are lost far from the origin (no density depends on it)
             middle = lax.stop_gradient(self.loc.reshape(-1, self.loc.shape[-1]).mean(axis=0))
             points = jnp.tensordot(value.reshape(-1, value.shape[-1]) - middle, matrix, (1, -1))
             means = jnp.squeeze(matrix @ (self.loc - middle)[..., None], -1)
@@ -45,10 +45,10 @@ class Gaussian(dist.MultivariateNormal):
 
 
 class IndependentNormals(dist.Independent):
-    """Normal densities of features apart, computed for all points at once.
+    """Normal densities of independent features, computed for all points at once.
 
-    On a processor, sums over the last, short axis of points by densities by features take most of the
-    time; here points are the last axis, and slopes are matrix products.
+    On a processor, sums over the last, short axis of (points, densities, features) dominate the
+    time. Here points are the last axis, and gradients are matrix products.
 
     Parameters
     ----------
@@ -80,12 +80,12 @@ class IndependentNormals(dist.Independent):
 def projected_gaussians(
     projection: Array, mean: Array, center: Array, whitening: Array
 ) -> Gaussian:
-    r"""Gaussians of one covariance whose means differ in a few linear features of the whitened data.
+    r"""Gaussians with one covariance, whose means differ in a few linear features of whitened data.
 
     .. math:: y = W^\top (x - m), \qquad F^\top y \sim \mathcal N(u_j, I), \qquad
               P_\perp^\top y \sim \mathcal N(0, I)
 
-    with :math:`P_\perp` an orthonormal basis of what is orthogonal to the columns of F.
+    with :math:`P_\perp` an orthonormal basis of the orthogonal complement of the columns of F.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def projected_gaussians(
     Returns
     -------
     Gaussian, batch_shape (num_clusters,)
-        Of the data x.
+        Distribution of the data x.
     """
     inner = projection.T @ projection
     back = jnp.linalg.solve(inner, projection.T)  # (extracted, features): inner^-1 F'
@@ -112,7 +112,7 @@ def projected_gaussians(
 
 @jax.custom_jvp
 def _squared_distances(points: Array, means: Array) -> Array:
-    """Squared distance of each point from each mean; nothing else of that size is kept for slopes."""
+    """Squared distance of each point from each mean; gradients keep nothing else of that size."""
     return ((points[:, None] - means) ** 2).sum(axis=-1)
 
 
@@ -126,7 +126,7 @@ def _(values: tuple[Array, Array], changes: tuple[Array, Array]) -> tuple[Array,
 
 @jax.custom_jvp
 def _scaled_distances(points: Array, means: Array, inverse: Array) -> Array:
-    """Squared distance of each point from each mean, features divided by scales of each mean."""
+    """Squared distance of each point from each mean, with features divided by the mean's scales."""
     gap = (points.T - means[:, :, None]) * inverse[:, :, None]
     return (gap**2).sum(axis=1).T
 
@@ -143,7 +143,7 @@ def _(values: tuple[Array, ...], changes: tuple) -> tuple[Array, Array]:
     square, pull = 2 * inverse * scaled, precision * shifted
     linear = square * m + pull
     constant = (m * (linear + pull)).sum(axis=-1, keepdims=True)
-    # one product; the features do not depend on the parameters, so that loops find them once
+    # one product; the features do not depend on the parameters, so that loops compute them once
     features = jnp.concatenate([x**2, x, jnp.ones_like(x[:, :1])], axis=1)
     change = features @ jnp.concatenate([square, -2 * linear, constant], axis=1).T
     if not isinstance(changes[0], SymbolicZero):

@@ -5,11 +5,11 @@ array of shape (num_points, num_clusters, num_features). Inside a chunk the poin
 last axis. Up to `_UNROLLED` features the quadratic forms are written out term by term, so that the
 compiler makes one vector loop of them; beyond, they are matrix products.
 
-Differences from the cluster means are formed before anything is squared, and second moments are
+Differences from the cluster means are formed before squaring, and second moments are
 :math:`\sum_n r_{nk}(x_n-\mu_k)(x_n-c)^\top` with a centre c of the data, corrected by
-:math:`(\sum_n r_{nk}(x_n-\mu_k))(\mu_k-c)^\top`, which is small where EM has nearly settled; sums
-over chunks are compensated (Kahan). Single precision thus serves for data far from the origin and
-for clusters much narrower than their spread.
+:math:`(\sum_n r_{nk}(x_n-\mu_k))(\mu_k-c)^\top`, which is small when EM has nearly converged; sums
+over chunks are compensated (Kahan). Single precision is therefore sufficient for data far from the
+origin and for clusters much narrower than the spread of the data.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNROLLED = 24
 
 
 class GaussianPass(NamedTuple):
-    """What one pass over the data yields.
+    """Result of one pass over the data.
 
     Attributes
     ----------
@@ -73,19 +73,20 @@ def gaussian_pass(
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
-        Single or double precision; results come in the same.
+        In single or double precision; results have the same precision.
     log_weights : array_like, shape (num_clusters,)
         Log mixing weights; ``-inf`` switches a cluster off.
     mean : array_like, shape (num_clusters, num_features)
     scale_tril : array_like, shape (num_clusters, num_features, num_features)
         Lower Cholesky factors of the covariances.
     statements : (Array, Array), optional
-        Probabilities of what is stated about each point given its class, (num_points, num_classes), and
-        of the classes in each cluster, (num_clusters, num_classes). Rows of one number state nothing.
+        Probabilities of the statement about each point given its class, (num_points, num_classes),
+        and of the classes in each cluster, (num_clusters, num_classes). Rows with equal entries
+        state nothing.
     num_real : int, optional
-        Rows from this number on are spare and do not count.
+        Rows from this number on are padding and do not count.
     chunk_size : int, optional
-        Rows visited at a time; as many as suit the machine by default.
+        Rows visited at a time; by default a number that suits the machine.
 
     Returns
     -------
@@ -124,7 +125,7 @@ def gaussian_pass(
 
 
 def _share_of_pass(chunk_size: int | None, rows: tuple, num_real: ArrayLike, *given: Any) -> tuple:
-    """Log likelihood, statements counted and sums of moments of some rows."""
+    """Log likelihood, counts of statements and sums of moments of some rows."""
     (x, stated), (mean, precision, constant, centre, classes) = rows, given
     counts = None if classes is None else jnp.zeros(classes.shape, x.dtype)
 
@@ -144,7 +145,7 @@ def _share_of_pass(chunk_size: int | None, rows: tuple, num_real: ArrayLike, *gi
 
 
 def mixed(log_joint: Array, live: Array) -> tuple[Array, Array]:
-    """Log density of a mixture, summed over the live points, and responsibilities of these, (K, chunk)."""
+    """Log density of a mixture, summed over the live points, and their responsibilities (K, chunk)."""
     highest = jnp.max(log_joint, axis=0)
     highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
     density = jnp.exp(log_joint - highest)
@@ -154,7 +155,7 @@ def mixed(log_joint: Array, live: Array) -> tuple[Array, Array]:
 
 
 def _said(stated: Array, classes: Array, start: Array, size: int) -> tuple[Array, Array, Array]:
-    """Statements of a chunk (chunk, C), which say something, and their probabilities (K, chunk)."""
+    """Statements of a chunk (chunk, C), which of them are informative, and their probabilities (K, chunk)."""
     rows = lax.dynamic_slice_in_dim(stated, start, size)
     told = rows.min(axis=1) < rows.max(axis=1)
     return rows, told, jnp.maximum(classes @ rows.T, jnp.finfo(classes.dtype).tiny)
@@ -175,8 +176,8 @@ def weighted_moments(
     responsibilities : array_like, shape (num_points, num_clusters)
         Any non-negative weights.
     mean : array_like, shape (num_clusters, num_features), optional
-        What the moments are about: the mean of the data by default. Best the current means of
-        the clusters, for accuracy.
+        Origin of the moments; by default the mean of the data. The current means of the clusters
+        give the best accuracy.
     chunk_size : int, optional
         Rows visited at a time; as many as suit the machine by default.
 

@@ -1,8 +1,8 @@
 """Gaussian mixtures of linked points, in one pass over most of them.
 
-Points without links, and those in small trees of links, are visited in chunks that stay in the processor's
-cache: densities, sums over labels and moments of a chunk follow one another. Other linked points, in large
-trees and in loops, are visited three times.
+Points without links, and those in small trees of links, are visited in chunks that stay in the
+processor's cache: densities, sums over labels and moments of a chunk are computed in succession.
+Other linked points, in large trees and in loops, are visited three times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["LinkedPass", "linked_pass"]
 
 
 class LinkedPass(NamedTuple):
-    """What the pass yields.
+    """Result of `linked_pass`.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class LinkedPass(NamedTuple):
     moments : Moments
         Moments about the means, weighted by the responsibilities.
     agree : Array, shape (num_links,)
-        Slope of `log_partition` in the weights of the links.
+        Gradient of `log_partition` with respect to the weights of the links.
     """
 
     log_partition: Array
@@ -58,7 +58,7 @@ def linked_pass(
     scale_tril: ArrayLike,
     inference: str | Inference = "exact",
 ) -> LinkedPass:
-    """E-step of a Gaussian mixture whose labels links tie, and the statistics of its M-step.
+    """E-step of a Gaussian mixture whose labels are tied by links, and the statistics of its M-step.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def linked_pass(
         One that `has_lanes`.
     log_weights : array_like, shape (num_clusters,)
     pair_weights : array_like, shape (num_links,)
-        Of the links, in place of those of the graph.
+        Weights of the links, in place of those of the graph.
     mean : array_like, shape (num_clusters, num_features)
     scale_tril : array_like, shape (num_clusters, num_features, num_features)
         Lower Cholesky factors of the covariances.
@@ -98,7 +98,7 @@ def _one_device(
     mean: Array,
     scale_tril: Array,
 ) -> tuple[tuple, Array]:
-    """What the chunks of one device add to the pass; large trees and loops belong to chunk 0."""
+    """Contribution of the chunks of one device to the pass; large trees and loops belong to chunk 0."""
     lanes = graph.lanes
     assert lanes is not None
     precision, log_scale = whitening(scale_tril)
@@ -147,7 +147,7 @@ def _small_trees(
     density: Callable,
     edge_weights: Array,
 ) -> tuple[tuple, Array]:
-    """Log partition function and sums of moments; slopes in the weight of the edge of each cell."""
+    """Log partition function, sums of moments, and gradients in the edge weight of each cell."""
     num_chunks, num_clusters = len(lanes.node), len(mean)
 
     def pick(number: Array) -> tuple[Array, Array, tuple]:
@@ -172,5 +172,5 @@ def _small_trees(
 
 
 def _gathered(x: Array, rows: Array) -> tuple[Array, Array]:
-    """Points of some rows, (d, chunk), and which of these there are."""
+    """Points of some rows, (d, chunk), and the mask of those that exist."""
     return by_feature(x.at[rows].get(mode="clip")), (rows < len(x)).astype(x.dtype)

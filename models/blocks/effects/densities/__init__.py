@@ -1,1 +1,1 @@
-"""Densities of linear mixed effects: what is integrated out, and its posterior."""
+"""Densities of linear mixed effects: integrated-out effects, and their posteriors."""

@@ -1,4 +1,4 @@
-"""Columns in a basis of their own, in which neither their units nor their origin cost digits."""
+"""A basis for columns, in which neither their units nor their origin cost precision."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 __all__ = ["least_squares", "lower_basis"]
 
 _RIDGE = 1e-12
-"""Added to products of columns of unit length, so that those of dependent ones can be inverted."""
+"""Ridge added to products of unit-length columns, so that dependent columns can be inverted."""
 
 _LEFT = 1e-10
-"""Squared length, as a share of their own, below which nothing of columns is left but rounding."""
+"""Relative squared length below which what remains of a column is rounding error."""
 
 
 def lower_basis(xp: Any, columns: Any, blocks: Sequence[NDArray[np.int64]] | None = None) -> Any:
-    """Lower triangular matrix F whose product with columns has orthogonal ones of mean square 1.
+    """Lower triangular F such that its product with the columns is orthogonal with mean square 1.
 
-    The later columns come first: an intercept is what a column of ones has beyond them. Twice is enough for
-    columns whose spread is a hundred-millionth of their distance from zero. Where columns depend on others,
-    F is regular still.
+    Later columns come first: an intercept is the part of a column of ones outside their span. Two
+    passes suffice for columns whose spread is a hundred-millionth of their distance from zero. F is
+    regular even if columns depend on others.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def lower_basis(xp: Any, columns: Any, blocks: Sequence[NDArray[np.int64]] | Non
         NumPy or JAX's.
     columns : array, shape (num_rows, num_columns)
     blocks : sequence of ndarray of int, optional
-        Numbers of columns that have a basis for themselves. By default all have one.
+        Numbers of columns that have a basis of their own. By default all columns share one basis.
 
     Returns
     -------
@@ -53,13 +53,13 @@ def lower_basis(xp: Any, columns: Any, blocks: Sequence[NDArray[np.int64]] | Non
 
 
 def least_squares(xp: Any, y: Any, columns: Any) -> Any:
-    """Coefficients of a least-squares fit to columns in their basis; of dependent ones, any."""
+    """Coefficients of a least-squares fit to columns in their basis; arbitrary for dependent columns."""
     gram = columns.T @ columns
     return xp.linalg.solve(gram + _RIDGE * len(columns) * xp.eye(len(gram)), columns.T @ y)
 
 
 def _inverse_root(xp: Any, gram: Any) -> Any:
-    """Cholesky factor of the inverse: read backwards, the transposed inverse of one of the matrix itself."""
+    """Cholesky factor of the inverse: the transposed inverse of that of the matrix in reverse order."""
     lower = xp.linalg.cholesky(gram[::-1, ::-1])
     eye = xp.eye(len(lower))
     if xp is np:

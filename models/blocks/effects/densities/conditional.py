@@ -18,12 +18,12 @@ def sample_effects(num_groups: int, scale_tril: Array, *, centred: bool) -> Arra
     num_groups : int
     scale_tril : Array, shape (num_effects, num_effects)
     centred : bool
-        Sample the effects themselves, which suits many rows per group; else divided by
-        `scale_tril`, which suits few, and variances near zero.
+        Sample the effects themselves, which suits many rows per group. Otherwise sample them
+        divided by `scale_tril`, which suits few rows and variances near zero.
     """
     zero = jnp.zeros(len(scale_tril))
     if centred:
-        # this distribution asks for a triangular factor with a positive diagonal
+        # this distribution needs a triangular factor with a positive diagonal
         lower = jnp.linalg.qr(scale_tril.T, mode="r").T
         signs = jnp.where(jnp.diagonal(lower) < 0, -1.0, 1.0)
         fn = dist.MultivariateNormal(zero, scale_tril=lower * signs)

@@ -25,20 +25,20 @@ class Regression(NamedTuple):
 
     Given the whitened effects u, the mean :math:`x^\top \beta + z^\top T u` is linear in the fixed
     effects and in the entries of T, both in the bases of their columns; see `RowSums`. There is one
-    regression for each class, one in all where there are no classes; groups count in each by the probability
-    that they belong to it.
+    regression per class, or a single one without classes. Groups enter each regression with the
+    probability that they belong to the class.
 
     Attributes
     ----------
     start : Array, shape (num_classes, num_terms)
-        Coefficients that the fixed effects are relative to.
+        Origin of the coefficients of the fixed effects.
     total : Array, shape (num_classes,)
         Expected number of groups.
     num_rows, squares : Array, shape (num_classes, num_outputs)
-        Rows, and expected sum of squared outcomes.
+        Number of rows, and expected sum of squared outcomes.
     gram : Array, shape (num_classes, num_outputs, num_columns, num_columns)
-        Expected products of columns: of fixed effects, unless these are integrated out, then of the
-        entries of T.
+        Expected products of columns: those of the fixed effects (unless these are integrated out),
+        followed by those of the entries of T.
     cross : Array, shape (num_classes, num_outputs, num_columns)
         Expected products of columns and outcomes.
     spread : Array, shape (num_classes, num_effects, num_effects)
@@ -55,14 +55,14 @@ class Regression(NamedTuple):
 
 
 def solve(found: Regression, index: NDArray, weight: Array) -> tuple[Array, Array]:
-    """Best coefficients of the columns, and expected squared residuals of every output, by class.
+    """Optimal coefficients of the columns, and expected squared residuals of every output, by class.
 
     Parameters
     ----------
     found : Regression
     index : ndarray of int, shape (num_classes, num_columns)
-        Number of the coefficient of each column, among those of all classes: columns of several classes
-        that have the same number share a coefficient.
+        Number of the coefficient of each column, among those of all classes. Columns of several
+        classes with the same number share a coefficient.
     weight : Array, shape (num_classes, num_outputs)
         Precisions of the noise.
     """
@@ -78,7 +78,7 @@ def solve(found: Regression, index: NDArray, weight: Array) -> tuple[Array, Arra
 def expected_regression(
     observation: Observation, structure: Structure, terms: Sequence[NDArray[np.int64]]
 ) -> Regression:
-    """Collect it from the expected latent variables of the distributions of mixed effects.
+    """Compute the regression from the expected latent variables of distributions of mixed effects.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ def class_regressions(
     share : Array, shape (num_groups, num_classes)
         Probability that a group is of a class.
     second : Array, shape (num_groups, num_classes, num_effects, num_effects)
-        Expected squares of the whitened effects in each class, times that.
+        Expected squares of the whitened effects in each class, times that probability.
     first : Array, shape (num_groups, num_classes, num_effects)
-        Expected effects, times that.
+        Expected effects, times that probability.
     structure : Structure
     """
 
@@ -127,7 +127,7 @@ def class_regressions(
 
 
 def _shared(sums: RowSums, share: Array) -> RowSums:
-    """Sums over all rows of what sums by group hold, each group counted in part."""
+    """Sums over all rows from sums by group, with each group weighted by its share."""
     whole = {
         name: jnp.einsum("g,g...->...", share, getattr(sums, name))
         for name in ("num_rows", "squares", "fixed", "slope")
@@ -148,7 +148,7 @@ def _of_effects(
 def _marginal(
     sums: RowSums, second: Array, first: Array, total: Array, structure: Structure
 ) -> Regression:
-    """On fixed effects and on the entries of T."""
+    """Regression on fixed effects and on the entries of T."""
     rows, cols = structure.entries
     gram, cross = _of_effects(sums, second, first, structure)
     mixed = jnp.einsum("glek,ge->lke", sums.cross[..., rows, :], first[:, cols])
@@ -166,7 +166,7 @@ def _marginal(
 
 
 def _restricted(sums: RowSums, expected: Any, total: Array, structure: Structure) -> Regression:
-    """On the entries of T alone: fixed effects are among the latent variables."""
+    """Regression on the entries of T alone; fixed effects are latent variables."""
     rows, cols = structure.entries
     second = expected["precision"]
     gram, cross = _of_effects(sums, second, expected["shift"], structure)

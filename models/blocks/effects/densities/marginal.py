@@ -20,7 +20,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Weighted(NamedTuple):
-    """`RowSums` over all outputs, each divided by its noise variance; ``constant`` of the rows."""
+    """`RowSums` over all outputs, each divided by its noise variance; ``constant`` is that of the rows."""
 
     fixed: Array
     slope: Array
@@ -31,7 +31,7 @@ class Weighted(NamedTuple):
 
 
 def weighted(sums: RowSums, noise: Array) -> Weighted:
-    """Weigh sums by the precision of the noise.
+    """Weight sums by the precision of the noise.
 
     Parameters
     ----------
@@ -68,8 +68,9 @@ def effect_factors(
     Returns
     -------
     dict
-        ``precision`` (num_groups, num_effects, num_effects) and ``shift`` (num_groups, num_effects) of
-        `RandomEffects`; ``rows``, log density of the rows without effects, of all or by group.
+        ``precision`` (num_groups, num_effects, num_effects) and ``shift`` (num_groups, num_effects)
+        of `RandomEffects`; ``rows``, the log density of the rows without effects, in total or by
+        group.
     """
     found = weighted(sums, noise)
     move = forward_solve(sums.terms, coefficients[:, None])[:, 0] - sums.start
@@ -83,12 +84,12 @@ def effect_factors(
 
 
 def by_output(noise: ArrayLike, outputs: Array | None) -> Array:
-    """Noise of every output; a number is that of all.
+    """Noise of every output; a single number applies to all.
 
     Raises
     ------
     ValueError
-        If there are as many numbers as neither.
+        If there is neither one number nor one per output.
     """
     found, size = jnp.asarray(noise), 1 if outputs is None else outputs.shape[-1]
     if found.shape not in ((), (size,)):
@@ -99,15 +100,16 @@ def by_output(noise: ArrayLike, outputs: Array | None) -> Array:
 
 
 def by_row(noise: Array, outputs: Array | None) -> Array:
-    """Noise of every row, or of all, from that of every output."""
+    """Noise of every row, or one value for all rows, from the noise of every output."""
     return noise[0] if outputs is None else outputs @ noise
 
 
 class MixedEffects(RandomEffects):
     r"""`RandomEffects` whose mean is linear in coefficients, :math:`m = X \beta`.
 
-    The same density. It is made of sums over the rows of each group, which depend on no parameter:
-    compiled loops over parameters find these once, and go over groups after that.
+    The density is the same, but it is computed from sums over the rows of each group, which depend
+    on no parameter. Compiled loops over parameters compute these sums once, and then iterate over
+    groups only.
 
     Parameters
     ----------
@@ -120,7 +122,7 @@ class MixedEffects(RandomEffects):
     groups : Groups
     scale_tril : array_like, shape (num_effects, num_effects)
     noise : array_like, shape () or (num_outputs,)
-        Standard deviation of all outputs, or of each.
+        Standard deviation common to all outputs, or one per output.
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures; None where there is one only.
     """

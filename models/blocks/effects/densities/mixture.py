@@ -41,10 +41,10 @@ class EffectsMixture(FiniteMixture):
     .. math:: \log p(y) = \log \sum_z P(z) \prod_g p_{z_g}(y_g), \qquad
               p_k(y_g) = N(X_g \beta_k, Z_g T_k T_k^\top Z_g^\top + \mathrm{diag}(\sigma_{kg}^2)),
 
-    with a law of the labels P in which links tie groups (Lu 2008, section 7.4 and eq. 2.10). The effects of
-    a group are integrated out in closed form for each class, by `RandomEffects`; what is left are
-    log-factors of its label, and the labels are summed out as those of every `FiniteMixture`. All is made
-    of sums over the rows of each group, which depend on no parameter.
+    with a law of the labels P in which links tie groups (Lu 2008, section 7.4 and eq. 2.10). The
+    effects of a group are integrated out in closed form for each class, by `RandomEffects`; what
+    remains are log-factors of its label, and the labels are summed out as in every `FiniteMixture`.
+    Everything is computed from sums over the rows of each group, which depend on no parameter.
 
     The latent variables are the labels and, given these, the effects whitened by their own class:
     :math:`b_g = T_{z_g} u_g`.
@@ -52,7 +52,7 @@ class EffectsMixture(FiniteMixture):
     Parameters
     ----------
     labels : LinkedCategorical
-        Of the groups.
+        Labels of the groups.
     fixed : array_like, shape (num_rows, num_terms)
         Columns X of the fixed effects.
     coefficients : array_like, shape (num_clusters, num_terms)
@@ -63,7 +63,7 @@ class EffectsMixture(FiniteMixture):
     scale_tril : array_like, shape (num_clusters, num_effects, num_effects)
         Lower triangular factors T of the covariances of the effects.
     noise : array_like, shape (), (num_clusters, 1) or (num_clusters, num_outputs)
-        Standard deviation of all outcomes, of those of each class, or of each output in each class.
+        Standard deviation of all outcomes, or one per class, or one per output in each class.
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures; None where there is one only.
     log_side : Array, shape (num_groups, num_clusters), optional
@@ -72,10 +72,10 @@ class EffectsMixture(FiniteMixture):
     Raises
     ------
     TypeError
-        If `labels` are no LinkedCategorical.
+        If `labels` are not a LinkedCategorical.
     ValueError
-        If shapes disagree, or a row belongs to no group, which cannot be seen in compiled code that is
-        given the groups as an argument.
+        If shapes disagree, or a row belongs to no group. The latter cannot be detected in compiled
+        code that takes the groups as an argument.
 
     References
     ----------
@@ -169,10 +169,10 @@ class EffectsMixture(FiniteMixture):
         Returns
         -------
         dict
-            ``precision`` (num_groups, num_clusters, num_effects, num_effects), ``shift`` (num_groups,
-            num_clusters, num_effects) and ``unary`` (num_groups, num_clusters): those of
-            `RandomEffects` in each class; ``log_weights``, ``pair_weights`` and ``log_side`` as of
-            `LinkedMixture`.
+            ``precision`` (num_groups, num_clusters, num_effects, num_effects), ``shift``
+            (num_groups, num_clusters, num_effects) and ``unary`` (num_groups, num_clusters): those
+            of `RandomEffects` in each class; ``log_weights``, ``pair_weights`` and ``log_side`` as
+            in `LinkedMixture`.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class EffectsMixture(FiniteMixture):
         return self.class_factors(sums) | self.log_factors_of_labels()
 
     def class_factors(self, sums: RowSums) -> dict[str, Array]:
-        """Those log-factors that depend on the data, from sums over the rows of some groups."""
+        """The log-factors that depend on the data, from sums over the rows of some groups."""
         by_class = jax.vmap(effect_factors, in_axes=(None, 0, 0, 0), out_axes=1)
         found = by_class(sums, self.coefficients, self.scale_tril, self.noise)
         found["unary"] = found.pop("rows") - self.design.shape[1] * _HALF_LOG_2PI
@@ -200,7 +200,7 @@ class EffectsMixture(FiniteMixture):
         return unary + factors["log_side"] if "log_side" in factors else unary
 
     def posterior_given(self, share: Array, value: Array) -> dict[str, NamedArray]:
-        r"""Posterior of the labels, and moments of the effects b, not whitened.
+        r"""Posterior of the labels, and moments of the unwhitened effects b.
 
         Returns
         -------
@@ -229,7 +229,7 @@ class EffectsMixture(FiniteMixture):
         return LabelsAndEffects(labels, center + (root.mT @ white[..., None])[..., 0])
 
     def statistic(self, latent: LabelsAndEffects) -> dict[str, Array]:
-        """Sufficient statistics of drawn labels and effects, of the structure of `log_factors`."""
+        """Sufficient statistics of drawn labels and effects, with the structure of `log_factors`."""
         labels, effects = latent
         found = self.label_statistic(labels)
         member, square = found["unary"], effects[:, :, None] * effects[:, None, :]
@@ -238,7 +238,7 @@ class EffectsMixture(FiniteMixture):
         return found
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw labels, effects, then outcomes; statements and known classes would be drawn anew."""
+        """Draw labels, effects, then outcomes; statements and known classes are not held fixed."""
         if sample_shape:
             keys = jax.random.split(key, math.prod(sample_shape))
             drawn = jax.vmap(self.sample)(keys)
@@ -250,7 +250,7 @@ class EffectsMixture(FiniteMixture):
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         """Draw labels given links and known classes, effects, then outcomes, shape (num_rows,).
 
-        Labels and effects of groups that were fitted are drawn given the data that were fitted.
+        Labels and effects of fitted groups are drawn given the fitted data.
         """
         key_fitted, key_labels, key_effects, key_noise = jax.random.split(rng_key, 4)
         own = None if fitted is None else fitted.fn.draw(key_fitted, fitted.value)
@@ -261,7 +261,7 @@ class EffectsMixture(FiniteMixture):
         return self._outcomes(key_noise, LabelsAndEffects(labels, white))
 
     def _white(self, key: Array) -> Array:
-        """Whitened effects of every group, a priori."""
+        """Draw whitened effects of every group from their prior."""
         shape = self.groups.num_groups, self.design.shape[1]
         return jax.random.normal(key, shape, self.design.dtype)
 
@@ -278,5 +278,5 @@ class EffectsMixture(FiniteMixture):
 
 
 def _of_label(values: Array, labels: Array) -> Array:
-    """Entries of the class that each group was drawn to, of values (num_groups, num_clusters, ...)."""
+    """For each group, the entry of its drawn class in values (num_groups, num_clusters, ...)."""
     return values[jnp.arange(len(labels)), labels]

@@ -37,10 +37,10 @@ class RandomEffects(Collapsed):
     :math:`I + T^\top Z_g^\top \mathrm{diag}(\sigma_g^{-2}) Z_g T`, of shape (q, q).
 
     The latent variables are the whitened effects u, so T is never inverted. It may be singular or
-    zero; the density and all its derivatives stay finite. The density depends on T through
-    :math:`T T^\top` alone. Its slope in T therefore vanishes at T = 0, where no optimiser should
-    start. Double precision is needed where effects are many times larger than the noise: rounding
-    errors grow with the square of that ratio.
+    zero; the density and all its derivatives stay finite. The density depends on T through :math:`T
+    T^\top` alone. Its gradient in T therefore vanishes at T = 0, where no optimiser should start.
+    Double precision is needed where effects are many times larger than the noise: rounding errors
+    grow with the square of that ratio.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ class RandomEffects(Collapsed):
     Raises
     ------
     ValueError
-        If shapes disagree, or if a row belongs to no group. The latter cannot be seen in compiled
-        code that is given the groups as an argument. There such rows are independent normals
-        without random effect; `by_unit` has no term for them.
+        If shapes disagree, or if a row belongs to no group. The latter cannot be detected in
+        compiled code that takes the groups as an argument. There such rows are independent normals
+        without random effect, and `by_unit` has no term for them.
 
     References
     ----------
@@ -139,7 +139,8 @@ class RandomEffects(Collapsed):
 
     def _by_group(self, terms: Array) -> Array:
         """Sum the terms of rows by group, shape (num_groups, ...)."""
-        # a sum has no entry for the code -1, but indices of -1 mean the last one elsewhere in JAX
+        # a segment sum ignores the code -1, but elsewhere in JAX an index of -1 means the last
+        # entry
         codes = jnp.where(self._grouped, jnp.asarray(self.groups.codes), self.num_units)
         return jax.ops.segment_sum(terms, codes, self.num_units)
 
@@ -165,7 +166,7 @@ class RandomEffects(Collapsed):
         residual, weight = jnp.asarray(value) - self.loc, self.noise**-2
         basis = lower_basis(jnp, self.design)
         design, factor = self.design @ basis, forward_solve(basis, self.scale_tril)
-        # products of the design alone come first: loops over parameters need to sum them once only
+        # products of the design alone come first, so that loops over parameters sum them only once
         weighted = design * weight[:, None] if weight.ndim else design
         gram = self._by_group(weighted[:, :, None] * design[:, None, :])
         cross = self._by_group(weighted * residual[:, None])
@@ -193,7 +194,8 @@ class RandomEffects(Collapsed):
         .. math:: \sum_g c_g + \tfrac{q}{2} \log 2\pi - \tfrac12 \log|P_g|
                   + \tfrac12 h_g^\top P_g^{-1} h_g, \qquad P_g = -2 A_g
 
-        Convex in the factors. Its slope is :math:`E[u_g u_g^\top]`, :math:`E[u_g]` and ones.
+        It is convex in the factors. Its gradient is :math:`E[u_g u_g^\top]`, :math:`E[u_g]` and
+        ones.
         """
         return log_integrals(factors).sum() + factors["ungrouped"]
 
@@ -202,7 +204,7 @@ class RandomEffects(Collapsed):
         return log_integrals(self.log_factors(value))
 
     def posterior(self, value: Array) -> dict[str, NamedArray]:
-        """Posterior moments of the effects b, not whitened.
+        """Posterior moments of the unwhitened effects b.
 
         Returns
         -------
@@ -221,7 +223,7 @@ class RandomEffects(Collapsed):
         return center + jnp.einsum("gji,gj->gi", root, white)
 
     def draw_known(self, rng_key: Array, value: Array) -> Array:
-        """Draw whitened effects given all that is known of the groups, for predictions; see `draw`."""
+        """Draw whitened effects given everything known about the groups, for predictions; see `draw`."""
         return self.draw(rng_key, value)
 
     def statistic(self, latent: Array) -> dict[str, Array]:
@@ -253,8 +255,8 @@ class RandomEffects(Collapsed):
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         r"""Draw effects, then outcomes, shape (num_rows,).
 
-        Rows of one group share its effect. With the design and the moments of the fitted data, for a
-        group g that was fitted,
+        Rows of one group share its effect. With the design and the moments of the fitted data, for
+        a fitted group g,
 
         .. math:: E[y_r] = m_r + z_r^\top T E[u_g \mid y], \qquad \mathrm{Cov}[y_r, y_s] =
                   z_r^\top T \mathrm{Cov}[u_g \mid y] T^\top z_s + [r = s] \sigma_r^2,
@@ -265,7 +267,7 @@ class RandomEffects(Collapsed):
         return self._outcomes(key_noise, self._effects(key_effects, fitted))
 
     def _effects(self, key: Array, fitted: Fitted | None) -> Array:
-        """Draw whitened effects of every group, those of groups that were fitted given their data."""
+        """Draw whitened effects of every group; those of fitted groups are drawn given their data."""
         key_fitted, key_new = jax.random.split(key)
         shape = self.num_units, self.design.shape[-1]
         white = jax.random.normal(key_new, shape, self.design.dtype)
@@ -276,7 +278,7 @@ class RandomEffects(Collapsed):
 
 
 def precisions(gram: Array, factor: Array) -> Array:
-    """Posterior precisions of the whitened effects, from products of columns and the factor of effects."""
+    """Posterior precisions of the whitened effects, from products of columns and the effects' factor."""
     return jnp.eye(gram.shape[-1], dtype=gram.dtype) + factor.T @ gram @ factor
 
 
@@ -298,7 +300,7 @@ def moments(factors: dict[str, Array]) -> tuple[Array, Array]:
 
 
 def named_effects(mean: Array, covariance: Array) -> dict[str, NamedArray]:
-    """Moments of random effects; their axis has names where the data's dimension ``effects`` has."""
+    """Moments of random effects; their axis takes the names of the data's dimension ``effects``."""
     axes = "points", "effect", "effect_1"
     return {
         "effects": NamedArray(axes[:2], mean),
@@ -312,7 +314,7 @@ def _floating(array: ArrayLike) -> Array:
 
 
 def _concrete(codes: Any) -> np.ndarray:
-    """Codes on the host; none where they are traced."""
+    """Codes on the host; an empty array if they are traced."""
     return np.zeros(0, int) if isinstance(codes, jax.core.Tracer) else np.asarray(codes)
 
 

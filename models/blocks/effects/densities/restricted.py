@@ -25,8 +25,8 @@ _LOG_2PI = math.log(2 * math.pi)
 class LatentEffects(NamedTuple):
     """Latent variables: whitened ``effects`` (num_groups, num_effects), and ``move`` (num_terms,).
 
-    The latter are the fixed effects less those of an ordinary least-squares fit to the data, in the basis
-    of their columns; see `RowSums`.
+    The latter are deviations of the fixed effects from an ordinary least-squares fit to the data,
+    in the basis of their columns; see `RowSums`.
     """
 
     effects: Array
@@ -62,13 +62,13 @@ class RestrictedEffects(RandomEffects):
     whose maximum over variances is the REML estimate; :math:`\hat\beta` and A, the mean and the
     covariance of :math:`\beta` given the data, are its estimates by generalised least squares.
 
-    Given variances the groups are not independent here: they share :math:`\beta`. What `by_unit`
-    gives is the density of the outcomes of each group given those of all others.
+    Given variances the groups are not independent here, because they share :math:`\beta`. `by_unit`
+    returns the density of the outcomes of each group given those of all others.
 
     Parameters
     ----------
     fixed : array_like, shape (num_rows, num_terms)
-        Columns X of the fixed effects; under a flat prior none may depend linearly on others.
+        Columns X of the fixed effects; under a flat prior they must be linearly independent.
     random : array_like, shape (num_rows, num_effects)
     groups : Groups
     scale_tril : array_like, shape (num_effects, num_effects)
@@ -172,7 +172,7 @@ class RestrictedEffects(RandomEffects):
     def by_unit(self, value: Array) -> Array:
         """Log density of the outcomes of each group given those of all others, (num_groups,).
 
-        These are what leaving groups out by importance weights needs (Bürkner, Gabry and Vehtari
+        Leave-one-group-out by importance weights needs these terms (Bürkner, Gabry and Vehtari
         2021). They do not add up to `log_prob`. Under a flat prior they are NaN for a group without
         which the others do not determine all fixed effects.
         """
@@ -186,7 +186,7 @@ class RestrictedEffects(RandomEffects):
         own = -0.5 * residual**2 - log_noise - 0.5 * _LOG_2PI
         half, slope = found.half, found.slope
         terms = self._by_group(own) + 0.5 * (half**2).sum(axis=-1) - log_determinant(found.lower)
-        # what the others alone say of the fixed effects: the group's own share taken out
+        # the others' information about the fixed effects, without the group's own contribution
         share = self._by_group(scaled[:, :, None] * scaled[:, None, :])
         share = share - jnp.einsum("gqi,gqj->gij", slope, slope)
         pull = self._by_group(scaled * residual[:, None]) + jnp.einsum("gqi,gq->gi", slope, half)
@@ -197,13 +197,13 @@ class RestrictedEffects(RandomEffects):
         return terms + with_all - 0.5 * (height**2).sum(axis=-1) + log_determinant(root)
 
     def posterior(self, value: Array) -> dict[str, NamedArray]:
-        """Posterior moments of fixed effects, and of random effects, not whitened.
+        """Posterior moments of fixed effects and of unwhitened random effects.
 
         Returns
         -------
         dict
-            ``effects`` (num_groups, num_effects) and ``effects_covariance``, which allows for what
-            is not known of the fixed effects; ``coefficients`` (num_terms,) and
+            ``effects`` (num_groups, num_effects) and ``effects_covariance``, which allows for the
+            uncertainty of the fixed effects; ``coefficients`` (num_terms,) and
             ``coefficients_covariance``: generalised least squares under a flat prior.
         """
         sums = self._sums(value)
@@ -262,8 +262,7 @@ class RestrictedEffects(RandomEffects):
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         """Draw effects of both kinds, then outcomes, shape (num_rows,).
 
-        Fixed effects, and random effects of groups that were fitted, are drawn given the data that
-        were fitted, together.
+        Fixed effects, and random effects of fitted groups, are drawn jointly given the fitted data.
         """
         if fitted is None:
             return self.sample(rng_key)
@@ -288,7 +287,7 @@ class RestrictedEffects(RandomEffects):
 
 
 def _latent(found: _Solved, move: Array, white: Array) -> LatentEffects:
-    """Latent variables that standard normal ones stand for; the posterior mean at zero."""
+    """Latent variables from standard normal ones; zeros give the posterior mean."""
     shift = inverse(found.root).T @ (found.height + move)
     center = found.half + found.slope @ shift + white
     return LatentEffects(jnp.einsum("gji,gj->gi", inverse(found.lower), center), shift)

@@ -9,7 +9,7 @@ from jax.scipy.linalg import solve_triangular
 __all__ = ["cholesky", "forward_solve", "inverse", "log_determinant"]
 
 _UNROLLED = 6
-"""Largest matrices whose entries are computed one by one; one call of LAPACK a matrix is slower."""
+"""Largest size at which entries are computed one by one; a LAPACK call per matrix is slower."""
 
 
 def cholesky(matrix: Array) -> Array:
@@ -69,5 +69,5 @@ def inverse(lower: Array) -> Array:
 
 
 def log_determinant(lower: Array) -> Array:
-    """Half the log determinant of the matrices whose Cholesky factors are given, shape (...)."""
+    """Half the log determinant of matrices with the given Cholesky factors, shape (...)."""
     return jnp.log(jnp.diagonal(lower, axis1=-2, axis2=-1)).sum(axis=-1)

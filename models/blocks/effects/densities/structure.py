@@ -18,7 +18,7 @@ __all__ = ["FactorUnits", "Structure"]
 
 @dataclass(frozen=True)
 class Structure:
-    """Blocks of random effects that are correlated within and independent between.
+    """Blocks of random effects, correlated within blocks and independent between blocks.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Structure:
         Parameters
         ----------
         covariance : {"full", "diagonal"} or tuple of int
-            All effects are correlated, none are, or those of blocks of these sizes.
+            All effects are correlated, or none, or those within blocks of these sizes.
         size : int
             Number of effects.
 
@@ -70,7 +70,7 @@ class Structure:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Where each block lies."""
+        """Slice of each block."""
         ends = np.cumsum(self.sizes)
         return tuple(slice(int(e - s), int(e)) for e, s in zip(ends, self.sizes, strict=True))
 
@@ -104,7 +104,7 @@ class Structure:
 
 
 class FactorUnits(Transform):
-    """Entries of a Cholesky factor multiplied, as a matrix, by a lower triangular one from the left.
+    """Multiplication of a Cholesky factor, given by its entries, by a lower triangular matrix from the left.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class FactorUnits(Transform):
         )
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
-        """Each diagonal entry of the unit multiplies one entry in every column up to its own."""
+        """Log determinant; a diagonal entry of the unit multiplies one entry in each column up to its own."""
         rows, _ = self.structure.entries
         total = jnp.log(jnp.abs(jnp.diagonal(self.unit)))[rows].sum()
         return jnp.broadcast_to(total, jnp.shape(x)[:-1])

@@ -1,4 +1,4 @@
-"""Sums over the rows of a long table that densities of linear mixed effects are made of."""
+"""Sums over the rows of a long table, from which densities of linear mixed effects are computed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from .basis import least_squares, lower_basis
 __all__ = ["RowSums", "group_sums", "row_sums"]
 
 Blocks = tuple[Sequence[NDArray[np.int64]], Sequence[NDArray[np.int64]]]
-"""Columns of fixed and of random effects that have a basis for themselves."""
+"""Columns of fixed and of random effects that have a basis of their own."""
 
 
 class RowSums(NamedTuple):
     """Sums of products of columns, with residuals r about one least-squares fit of all rows.
 
-    The columns are those of the data multiplied by bases, see `lower_basis`, and coefficients are theirs.
-    None of them depends on parameters, so that compiled loops over parameters find them once.
+    The columns are those of the data multiplied by bases (see `lower_basis`), and coefficients
+    refer to these columns. None of the sums depends on parameters, so that compiled loops over
+    parameters compute them once.
 
     Attributes
     ----------
@@ -35,7 +36,7 @@ class RowSums(NamedTuple):
     start : Array, shape (num_terms,)
         Coefficients of that fit.
     num_rows, squares : Array, shape (num_outputs,)
-        Rows of each output, and their sum of squared residuals.
+        Number of rows of each output, and their sum of squared residuals.
     fixed : Array, shape (num_outputs, num_terms, num_terms)
         Products of the columns of fixed effects.
     slope : Array, shape (num_outputs, num_terms)
@@ -43,7 +44,7 @@ class RowSums(NamedTuple):
     random : Array, shape (num_groups, num_outputs, num_effects, num_effects)
         Products of the columns of random effects, by group.
     cross : Array, shape (num_groups, num_outputs, num_effects, num_terms)
-        Products of both kinds of columns.
+        Products of the columns of random effects with those of fixed effects.
     shift : Array, shape (num_groups, num_outputs, num_effects)
         Products of the columns of random effects with the residuals.
     """
@@ -61,7 +62,7 @@ class RowSums(NamedTuple):
 
 
 def _based(y: Array, fixed: Array, random: Array, blocks: Blocks | None) -> tuple[Array, ...]:
-    """Bases of both kinds of columns, the columns there, and a least-squares fit of all rows."""
+    """Bases of both kinds of columns, the columns in them, and a least-squares fit of all rows."""
     own = (None, None) if blocks is None else blocks
     terms, effects = lower_basis(jnp, fixed, own[0]), lower_basis(jnp, random, own[1])
     fixed, random = fixed @ terms, random @ effects
@@ -77,7 +78,7 @@ def row_sums(
     outputs: Array | None,
     blocks: Blocks | None = None,
 ) -> RowSums:
-    """Sum products of columns over all rows, and those with random effects over the rows of each group.
+    """Sum products of columns over all rows, and products with random effects over each group's rows.
 
     Parameters
     ----------
@@ -85,11 +86,12 @@ def row_sums(
     fixed : Array, shape (num_rows, num_terms)
     random : Array, shape (num_rows, num_effects)
     groups : Groups
-        Rows of no group enter the sums over all rows only.
+        Rows without a group enter the sums over all rows only.
     outputs : Array, shape (num_rows, num_outputs), or None
         Indicators of the output that each row measures; None where there is one only.
     blocks : tuple, optional
-        Columns of either kind that have a basis for themselves. By default all of a kind have one.
+        Columns of either kind that have a basis of their own. By default all columns of a kind
+        share one basis.
     """
     terms, effects, fixed, random, start = _based(y, fixed, random, blocks)
     residual = y - fixed @ start
@@ -120,9 +122,9 @@ def group_sums(
     outputs: Array | None,
     blocks: Blocks | None = None,
 ) -> RowSums:
-    """`row_sums` that are all of them by group: each has an axis of groups in front, but ``start`` and bases.
+    """`row_sums` by group: all except ``start`` and the bases have a leading axis of groups.
 
-    Parameters are those of `row_sums`; rows of no group are left out.
+    Parameters are those of `row_sums`; rows without a group are left out.
     """
     terms, effects, fixed, random, start = _based(y, fixed, random, blocks)
     residual = y - fixed @ start
@@ -150,7 +152,7 @@ def group_sums(
 
 
 def _products(fixed: Array, random: Array, residual: Array) -> list[Array]:
-    """Products of the columns of random effects with themselves, fixed ones, and residuals, by row."""
+    """Products of the random effects' columns with themselves, fixed columns and residuals, by row."""
     cross = (random[:, :, None] * fixed[:, None, :]).reshape(len(residual), -1)
     return [_upper(random), cross, random * residual[:, None]]
 
@@ -178,7 +180,7 @@ def _by_cell(columns: list[Array], groups: Groups, outputs: Array | None) -> lis
     num_rows, num_outputs = len(columns[0]), 1 if outputs is None else outputs.shape[1]
     group, output = jnp.asarray(groups.codes), _output(num_rows, outputs)
     cell = jnp.where(group < 0, groups.num_groups * num_outputs, group * num_outputs + output)
-    # one sum of all columns, as adding rows to groups is what takes long
+    # one sum of all columns, because adding rows to groups dominates the time
     table = jnp.concatenate(columns, axis=1)
     found = jax.ops.segment_sum(table, cell, groups.num_groups * num_outputs)
     found = found.reshape(groups.num_groups, num_outputs, table.shape[1])

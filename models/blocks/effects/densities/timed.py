@@ -1,4 +1,4 @@
-"""Outcomes of a linear mixed model whose random effects change the hazard of an event too."""
+"""Outcomes of a linear mixed model whose random effects also change the hazard of an event."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["TimedEffects", "TimesGivenOutcomes"]
 class Tilted(NamedTuple):
     """Whitened effects given the outcomes: means, inverse Cholesky factors of their precisions.
 
-    Beside them the slope of the log hazard ratio in them, their covariance with it divided by its
-    standard deviation, and the distribution of the times.
+    Further fields are the gradient of the log hazard ratio in the effects, their covariance with it
+    divided by its standard deviation, and the distribution of the times.
     """
 
     center: Array
@@ -32,7 +32,7 @@ class Tilted(NamedTuple):
 
 
 class TimedEffects(MixedEffects):
-    r"""`MixedEffects` beside times to an event, whose log hazard ratio is :math:`\eta_s + b_s^\top \alpha`.
+    r"""`MixedEffects` with times to an event, whose log hazard ratio is :math:`\eta_s + b_s^\top \alpha`.
 
     The joint density of outcomes and times is :math:`p(y) p(t \mid y)`, and this is its first factor,
     `times` the second. Given the outcomes, b is normal with means m and covariances V, so that the hazard
@@ -49,12 +49,12 @@ class TimedEffects(MixedEffects):
     *args, **kwargs
         As for `MixedEffects`.
     hazard : PiecewiseHazard
-        Of the subjects, at effects of zero.
+        Hazard of the subjects if all effects are zero.
     association : array_like, shape (num_effects,)
         Log hazard ratios :math:`\alpha`.
     time : array_like, shape (num_subjects,), or None
-        Times that are known. They change what `posterior` and `draw_known` tell of the effects, but not the
-        density of the outcomes.
+        Known times. They change the effects in `posterior` and `draw_known`, but not the density of
+        the outcomes.
     """
 
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("hazard", "association", "time")
@@ -71,7 +71,7 @@ class TimedEffects(MixedEffects):
         self.association = jnp.asarray(association)
         self.hazard = hazard
         self.time: Array | None = None
-        if time is not None:  # a time that is not known says as much as one censored at zero
+        if time is not None:  # an unknown time is as informative as one censored at zero
             known = ~jnp.isnan(jnp.asarray(time))
             self.time = jnp.where(known, jnp.asarray(time), 0.0)
             self.hazard = hazard.where(known)
@@ -113,7 +113,7 @@ class TimedEffects(MixedEffects):
         return white + (moved - own)[:, None] * found.shared
 
     def tilted(self, factors: dict[str, Array]) -> Tilted:
-        """Information of the outcomes about the effects and the hazard, given their `log_factors`."""
+        """Information in the outcomes about the effects and the hazard, given their `log_factors`."""
         center, root = moments(factors)
         slope = self.scale_tril.T @ self.association
         along = root @ slope
@@ -145,13 +145,13 @@ class TimesGivenOutcomes(PiecewiseHazard):
 
     @property
     def groups(self) -> Any:
-        """Subjects, which the rows of the outcomes belong to."""
+        """Subjects to which the rows of the outcomes belong."""
         return self.effects.groups
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
-        r"""Draw times given the outcomes, and for subjects that were fitted given their data as well.
+        r"""Draw times given the outcomes; for fitted subjects, also given their fitted data.
 
-        The effects of a subject that was fitted have the density
+        The effects of a fitted subject have the density
 
         .. math:: p(u \mid y^*, y, t) \propto p(u) p(y^* \mid u) p(y \mid u) p(t \mid u),
 
@@ -163,7 +163,7 @@ class TimesGivenOutcomes(PiecewiseHazard):
         before: TimesGivenOutcomes = fitted.fn  # type: ignore[assignment]
         codes, known = fitted.codes, fitted.codes >= 0
         factors, own = (f.effects.log_factors(f.outcomes) for f in (self, before))
-        eye = jnp.eye(own["shift"].shape[-1])  # both precisions hold that of the prior
+        eye = jnp.eye(own["shift"].shape[-1])  # both precisions include that of the prior
         more = own["precision"][codes] + 0.5 * eye
         given = self.effects.tilted(
             {

@@ -1,9 +1,9 @@
 """Small trees of links side by side: as many at a time as a processor's cache holds.
 
-A lane has eight slots, one for each node of a few small trees. Slots are cut into levels, and every node
-stands on a lower level than its parent, so that the labels of all nodes of a level are summed out at once.
-Chunks of lanes are visited one after another, with labels along the first axis and lanes along the last:
-what is done in a lane are vector instructions, which gather and scatter nothing.
+A lane has eight slots, one for each node of a few small trees. Slots are divided into levels, and
+every node is on a lower level than its parent, so that the labels of all nodes of a level are
+summed out at once. Chunks of lanes are visited one after another, with labels along the first axis
+and lanes along the last: operations on lanes are vector instructions, without gather or scatter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SLOTS = LEVELS[-1][1]
 """Nodes in a lane."""
 
 ROOT, SPARE = SLOTS, SLOTS + 1
-"""In place of the slot of a parent: a node that has none, and no node at all."""
+"""Values in place of a parent's slot: for a node without parent, and for no node at all."""
 
 WIDTH = 128
 """Lanes in a chunk of a processor; an accelerator takes more at a time."""
@@ -50,18 +50,18 @@ WIDTH = 128
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Lanes:
-    """Where the nodes of small trees stand; cells are (num_chunks, `SLOTS`, lanes in a chunk).
+    """Cells of the nodes of small trees; they have shape (num_chunks, `SLOTS`, lanes in a chunk).
 
     Attributes
     ----------
     node : ndarray of int, of cells
-        `num_nodes` where a cell is spare.
+        `num_nodes` if a cell is empty.
     parent : ndarray of int, of cells
         Slot of the parent in the same lane, `ROOT` or `SPARE`.
     edge : ndarray of int, of cells
-        Edge to the parent; `num_edges` where there is none.
+        Edge to the parent; `num_edges` if there is none.
     place : ndarray of int, shape (num_nodes,)
-        Cell of each node, counted through all chunks; their number for nodes elsewhere.
+        Cell of each node, numbered through all chunks; the number of cells for nodes elsewhere.
     cell_of_edge : ndarray of int, shape (num_edges + 2,)
         Likewise the cell of each edge.
     alone : ndarray of int, shape (num_nodes,)
@@ -79,7 +79,7 @@ class Lanes:
 
     @property
     def num_cells(self) -> int:
-        """Cells of all chunks."""
+        """Number of cells of all chunks."""
         return math.prod(self.node.shape)
 
 
@@ -102,17 +102,18 @@ def lane_terms(
     Returns
     -------
     terms : Array, shape (`SLOTS`, lanes)
-        That of each tree stands at its root; zero elsewhere.
+        The term of each tree, at its root; zero elsewhere.
     slope : Array, shape (num_clusters, `SLOTS`, lanes)
-        Of the sum of all terms, in the log-potentials: marginals of the labels; zero in spare cells.
+        Gradient of the sum of all terms in the log-potentials: marginals of the labels; zero in
+        empty cells.
     weight_slope : Array, shape (`SLOTS`, lanes)
-        Likewise in the weights: the probability that the labels of node and parent agree.
+        Gradient in the weights: the probability that the labels of node and parent agree.
     """
     levels = [belief[:, first:end] for first, end in LEVELS]
     terms, pulls = [], []
     for number, (first, end) in enumerate(LEVELS):
         drawn = None if noise is None else noise[first:end]
-        # by way of `vjp`, rules of reverse mode give way to plain operations, as in `sweep`
+        # `vjp` turns custom rules of reverse mode into plain operations, as in `sweep`
         (message, total), pull = jax.vjp(
             partial(_level, reduce, noise=drawn), levels[number], weight[first:end]
         )
@@ -159,7 +160,7 @@ def _sum(parts: Iterable[Array]) -> Array:
 def _level(
     reduce: Reduce, belief: Array, weight: Array, noise: Array | None
 ) -> tuple[Array, Array]:
-    """Messages of the nodes of a level, should they have parents, and their terms, should they have none."""
+    """Messages of the nodes of a level, used if they have parents, and terms, used if they have none."""
     if reduce is SUM:
         return message_and_sum(belief, weight)
     rows = belief.reshape(len(belief), -1).T
@@ -172,7 +173,7 @@ def _level(
 def lane_sums(
     reduce: Reduce, belief: Array, edge_weights: Array, lanes: Lanes, noise: Array | None
 ) -> Array:
-    """`lane_terms` of all chunks.
+    """Terms of all chunks; see `lane_terms`.
 
     Parameters
     ----------
@@ -233,7 +234,7 @@ lane_sums.defvjp(_forward, _backward)
 
 @jax.custom_vjp
 def lane_total(log_weights: Array, edge_weights: Array, lanes: Lanes, turns: Turns) -> Array:
-    """Sum of `lane_sums` where the potentials of all nodes are the same, over the chunks of one device.
+    """Sum of `lane_sums` over the chunks of one device, for equal potentials of all nodes.
 
     Parameters
     ----------

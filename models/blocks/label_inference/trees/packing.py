@@ -1,4 +1,4 @@
-"""Small trees dealt to lanes on the host (NumPy); see `lanes`."""
+"""Assignment of small trees to lanes, on the host (NumPy); see `lanes`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["SmallTrees", "lay_lanes", "small_trees"]
 
 _LEVEL = np.repeat(np.arange(len(LEVELS)), [end - first for first, end in LEVELS])
 _BASE = SLOTS + 1
-"""A tree is known by its numbers of nodes removed in each round, digits to this base."""
+"""Base of the code of a tree, whose digits are the numbers of nodes removed in each round."""
 
 
 class SmallTrees(NamedTuple):
-    """Trees that fit into a lane, and where their nodes go.
+    """Trees that fit into a lane, and the cells of their nodes.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ def small_trees(rounds: list[NDArray], connected_set: NDArray, loops: NDArray) -
         See `peel_leaves`.
     connected_set : ndarray of int, shape (num_nodes,)
     loops : ndarray of int, shape (num_core_edges, 2)
-        Edges that are left when no leaves are.
+        Edges that remain after the removal of all leaves.
     """
     leaves, removed = _in_turn(rounds)
     size = np.bincount(connected_set)
@@ -55,7 +55,7 @@ def small_trees(rounds: list[NDArray], connected_set: NDArray, loops: NDArray) -
     roots = np.flatnonzero(fits[connected_set] & ~hangs)
     height = np.zeros(len(connected_set), np.int64)
     height[leaves[:, 0]] = removed
-    # a root comes after the last round in which a node hung on it
+    # a root comes after the last round in which a neighbour of it was removed
     np.maximum.at(height, leaves[kept, 1], removed[kept] + 1)
     node = np.concatenate([leaves[kept, 0], roots])
     number = np.cumsum(fits) - 1
@@ -69,14 +69,14 @@ def small_trees(rounds: list[NDArray], connected_set: NDArray, loops: NDArray) -
 
 
 def _packed(node: NDArray, kinds: NDArray, count: NDArray) -> SmallTrees:
-    """Deal trees of few kinds to lanes, a pattern of kinds at a time, the largest first."""
+    """Assign trees of few kinds to lanes, one pattern of kinds at a time, the largest first."""
     digits = kinds[:, None] // _BASE ** np.arange(SLOTS) % _BASE
     size = digits.sum(axis=1)
     first = np.cumsum(count * size) - count * size
     used = np.zeros(len(kinds), np.int64)
     cell = np.full(len(node), -1)
     order = np.lexsort((-digits[:, 0], -size))
-    # a tree that no empty lane takes stays outside
+    # a tree that does not fit an empty lane is left out
     left = np.where([_slots([digits[k]]) is not None for k in range(len(kinds))], count, 0)
     num_lanes = 0
     while left.any():
@@ -100,7 +100,7 @@ def _packed(node: NDArray, kinds: NDArray, count: NDArray) -> SmallTrees:
 
 
 def _slots(trees: Sequence[NDArray] | NDArray) -> list[list[int]] | None:
-    """Slots of the nodes of some trees, by height, the lowest levels first; None if they do not fit."""
+    """Slots of the nodes of some trees, by height, from the lowest level; None if they do not fit."""
     free = list(range(SLOTS))
     found = []
     for digits in trees:
@@ -133,7 +133,7 @@ def lay_lanes(
     num_chunks: int,
     width: int,
 ) -> tuple[Lanes, list[NDArray]]:
-    """Lay small trees out in chunks of lanes; also returns the rounds of leaves without them.
+    """Lay small trees out in chunks of lanes; also return the rounds of leaves without them.
 
     Parameters
     ----------
@@ -143,9 +143,9 @@ def lay_lanes(
     alone : ndarray of int
         Nodes without links.
     num_nodes, num_edges : int
-        Of the graph; they pad.
+        Numbers of the graph, used as padding.
     num_chunks : int
-        At least as many as the lanes need.
+        Number of chunks, at least as many as the lanes need.
     width : int
         Lanes in a chunk.
     """

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 FORBIDDEN = -1e30
-"""Log-potential of what cannot be: finite, so that gradients stay finite."""
+"""Log-potential of impossible events: finite, so that gradients stay finite."""
 
 
 def logsumexp(table: Array) -> Array:
@@ -37,8 +37,8 @@ def logsumexp(table: Array) -> Array:
 def potts_message(belief: Array, weight: Array) -> Array:
     r"""Sum out a label: :math:`m_l = \log\sum_k e^{u_k + w [k = l]}` for every l, in O(K).
 
-    Nothing cancels or underflows, however large the weights and the gaps between the potentials:
-    for the likeliest label the others are summed relative to the runner-up.
+    Nothing cancels or underflows, however large the weights and the gaps between potentials,
+    because for the likeliest label the others are summed relative to the runner-up.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ message_and_sum.defvjp(_both_forward, _both_backward)
 
 
 class _Saved(NamedTuple):
-    """What the slopes of a message need; labels along the first axis.
+    """Values from which gradients of a message are computed, with labels along the first axis.
 
     P(child = l | parent = l) is `same`; of another k it is `differ` times e^{u_k}, in the units of
     `scaled`: those of the runner-up, which is `ratio` of the likeliest label, `top`, at `peak`.
@@ -139,10 +139,10 @@ def _message(belief: Array, weight: Array) -> tuple[Array, _Saved]:
 
 @jax.custom_jvp
 def _highest(belief: Array) -> tuple[Array, Array]:
-    """Maximum over the first axis, and where it stands: once, at the first of several places."""
+    """Maximum over the first axis, and an indicator of its place (the first one if there are ties)."""
     number = np.arange(len(belief), dtype=np.int32).reshape(-1, *[1] * (belief.ndim - 1))
     peak = belief.max(axis=0)
-    # `argmax` is no vector instruction on a processor
+    # `argmax` is not a vector instruction on a processor
     first = jnp.where(belief == peak, number, np.int32(len(belief))).min(axis=0)
     return peak, first == number
 
@@ -155,7 +155,7 @@ def _highest_jvp(primals: tuple[Array], tangents: tuple[Array]):
 
 
 def _slopes(saved: _Saved, cotangent: Array) -> tuple[Array, Array]:
-    """Slopes in the potentials and in the weights; sums of what is not negative, so that no sign can turn."""
+    """Gradients in potentials and weights, as sums of non-negative terms, so that no sign can change."""
     same, differ = cotangent * saved.same, cotangent * saved.differ
     from_top = jnp.where(saved.top, differ, 0.0).sum(axis=0)
     from_rest = jnp.where(saved.top, 0.0, differ)
@@ -166,13 +166,13 @@ def _slopes(saved: _Saved, cotangent: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Reduce:
-    """What becomes of the last axis of a table of log-potentials, and the slope of that.
+    """Reduction of the last axis of a table of log-potentials, with its gradient.
 
     Attributes
     ----------
     name : {"sum", "best", "draw"}
-        The slope is the distribution of the label, its mode, or a draw from it. Differentiated from
-        the last sum back, the slopes are then marginals, a joint mode, or a joint draw.
+        The gradient is the distribution of the label, its mode, or a draw from it. Reverse
+        differentiation from the last sum then gives marginals, a joint mode, or a joint draw.
     """
 
     name: str
@@ -182,7 +182,7 @@ class Reduce:
         return table.max(axis=-1) if self.name == "best" else logsumexp(table)
 
     def share(self, table: Array, value: Array, noise: Array | None) -> Array:
-        """Slope of `value` in `table`; `noise` holds a uniform number for each table that is drawn."""
+        """Gradient of `value` in `table`; `noise` holds a uniform number for each drawn label."""
         labels = np.arange(table.shape[-1])
         if self.name == "best":
             return (jnp.argmax(table, axis=-1)[..., None] == labels).astype(table.dtype)
@@ -195,7 +195,7 @@ class Reduce:
         return (label[..., None] == labels).astype(table.dtype)
 
     def __call__(self, table: Array, noise: Array | None) -> Array:
-        """Reduce the last axis; differentiated by `share`."""
+        """Reduce the last axis; the derivative is `share`."""
         return _reduce(self, table, noise)
 
 
@@ -220,7 +220,7 @@ _reduce.defvjp(_reduce_forward, _reduce_backward)
 
 
 def reduced_message(reduce: Reduce, belief: Array, weight: Array, noise: Array | None) -> Array:
-    """Message of each row to its parent, whatever becomes of the label; see `potts_message`."""
+    """Message of each row to its parent, for any reduction of the label; see `potts_message`."""
     if reduce is SUM:
         return potts_message(belief, weight)
     equal = np.eye(belief.shape[1], dtype=bool)

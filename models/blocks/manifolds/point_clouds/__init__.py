@@ -1,1 +1,1 @@
-"""Shapes that are seen through points: laws of the points, rough shapes, registration."""
+"""Shapes that are observed through points: laws of the points, rough shapes, registration."""

@@ -30,18 +30,18 @@ from ...components.partition_starts import cell_moments, partitions
 __all__ = ["WEAK_PRIOR", "LowRankComponents", "LowRankPrior"]
 
 _RANK = 3
-"""Leading directions, unless fewer are possible."""
+"""Number of leading directions, unless fewer are possible."""
 
 _REST = 0.05
 """Share of the variance that the prior expects beyond the leading directions."""
 
 _ROUNDS = 20
-"""Rounds in which eigenvalues and the variance of the rest settle; they agree at once as a rule."""
+"""Maximum number of rounds over eigenvalues and remaining variance; usually one round suffices."""
 
 
 @dataclass(frozen=True)
 class LowRankPrior:
-    r"""Prior of means and covariances, set by one number: the radius R of the cloud of points.
+    r"""Prior of means and covariances, determined by one number: the radius R of the cloud of points.
 
     .. math:: \mu \sim N(0, \tfrac{R^2}{d} I), \quad W_{ij} \sim N(0, \tfrac{R^2}{d r}), \quad
               v \sim \text{InvGamma}(2, \tfrac{R^2}{20 d})
@@ -63,21 +63,22 @@ class LowRankPrior:
 
 
 WEAK_PRIOR = LowRankPrior(0.2)
-"""Of coordinates of shapes, which are angles."""
+"""Default prior for coordinates of shapes, which are angles."""
 
 
 class LowRankComponents(Block):
-    r"""Means and covariances :math:`W W^\top + v I`, with W of few columns, of one or several components.
+    r"""Means and covariances :math:`W W^\top + v I` of components, where W has few columns.
 
-    The columns of W matter up to a rotation. Given the moments of a component the best mean, W and v are
-    in closed form: the eigenvectors of the scatter with the largest eigenvalues :math:`\lambda`, and
-    :math:`c = \lambda` shrunken in each of their directions (Tipping and Bishop 1999, with the prior).
+    The columns of W are identified up to a rotation. Given the moments of a component the optimal
+    mean, W and v are in closed form: the eigenvectors of the scatter with the largest eigenvalues
+    :math:`\lambda`, with shrunk variances :math:`c = \lambda` in their directions (Tipping and
+    Bishop 1999, with the prior).
 
     Parameters
     ----------
     num_clusters, num_features : int
     rank : int or None
-        Number of columns of W, below the number of features; None for 3, or as many as there may be.
+        Number of columns of W, below the number of features; None for 3, or the maximum if smaller.
     prior : LowRankPrior
     """
 
@@ -145,11 +146,11 @@ class LowRankComponents(Block):
         return weighted_moments(x, observation.expected["unary"], self.location)
 
     def update(self, statistics: Moments, sources: Sequence[Collapsed]) -> Moments:
-        """The moments themselves: `mode` raises the density of the sites given them."""
+        """Return the moments unchanged: `mode` increases the density of the sites given them."""
         return statistics
 
     def mode(self, found: Moments, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Best means given the current covariances, then best covariances given the means."""
+        """Optimal means given the current covariances, then optimal covariances given the means."""
         mean, loadings, variance = jax.vmap(self._raised)(
             found,
             self.location,
@@ -162,7 +163,7 @@ class LowRankComponents(Block):
     def _raised(
         self, found: Moments, about: Array, mean: Array, loadings: Array, variance: Array
     ) -> tuple[Array, Array, Array]:
-        """One component: means, loadings and variance."""
+        """Updated mean, loadings and variance of one component."""
         total, first, second = found
         size, eye = self.num_features, jnp.eye(self.num_features)
         covariance = loadings @ loadings.T + variance * eye

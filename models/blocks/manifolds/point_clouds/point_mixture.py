@@ -1,4 +1,4 @@
-"""Log density of clouds of points that do not correspond, about the points of shapes."""
+"""Log density of point clouds without correspondence, about the points of shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["log_point_mixture"]
 
 @jax.custom_vjp
 def log_point_mixture(x: Array, subjects: Array, shapes: Array, scale: Array) -> Array:
-    r"""Log density of the points of each individual: each lies about one of the points of its shape.
+    r"""Log density of the points of each individual, each about one of the points of its shape.
 
     .. math:: \sum_n \log \frac1T \sum_t N(x_n; u_t, s^2 I)
 
@@ -20,7 +20,7 @@ def log_point_mixture(x: Array, subjects: Array, shapes: Array, scale: Array) ->
     x : Array, shape (num_rows, num_axes)
         Points of all individuals, in any order.
     subjects : Array of int, shape (num_rows,)
-        Individual of each point, from 0 on; -1 for points that count nowhere.
+        Individual of each point, from 0 on; -1 for points that do not count.
     shapes : Array, shape (num_individuals, num_points, num_axes)
         Points u of the shape of each individual.
     scale : Array, shape ()
@@ -32,19 +32,19 @@ def log_point_mixture(x: Array, subjects: Array, shapes: Array, scale: Array) ->
     """
     square = jnp.square(x[:, None] - shapes[subjects]).sum(axis=-1)
     found = jax.nn.logsumexp(-square / (2 * scale**2), axis=1) - _log_norm(shapes, scale)
-    return jax.ops.segment_sum(found, subjects, len(shapes))  # which leaves out what is below zero
+    return jax.ops.segment_sum(found, subjects, len(shapes))  # which ignores negative indices
 
 
 def _log_norm(shapes: Array, scale: Array) -> Array:
-    """Minus the log density of a point at the only place where it can be."""
+    """Minus the log density of a point at its only possible place."""
     _, number, axes = shapes.shape
     return jnp.log(number) + axes * jnp.log(scale * jnp.sqrt(2 * jnp.pi))
 
 
 def _with_slopes(x: Array, subjects: Array, shapes: Array, scale: Array) -> tuple[Array, tuple]:
-    """The same with its slopes, one point of every individual after the other.
+    """The log density with its gradients, one point of every individual after another.
 
-    The slope that JAX would take adds up entries row by row, in some ten times the time and memory.
+    The gradient of JAX adds up entries row by row, with about ten times the time and memory.
     """
     known = jnp.where(subjects < 0, len(shapes), subjects)
     order = jnp.argsort(known)

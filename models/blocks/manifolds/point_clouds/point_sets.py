@@ -39,21 +39,21 @@ __all__ = [
 OBSERVATIONS = ("density", "kernel")
 
 _KERNEL_WIDTH = 2.0
-"""Width of the kernel, in distances between neighbouring points, where none is given."""
+"""Default width of the kernel, in distances between neighbouring points."""
 
 
 _NOISE = 0.03
-"""Scale of the prior of the noise, in the same unit: small, as its tail towards large noise is heavy."""
+"""Scale of the prior of the noise, in the same unit; small, because its upper tail is heavy."""
 
 
 class AboutShapes(Collapsed):
-    """Rows of individuals about their shapes, with nothing latent left to tell of.
+    """Rows of individuals about their shapes, without latent variables to report.
 
     Parameters
     ----------
     shapes : Array, shape (num_subjects, num_landmarks, num_axes)
     scale : Array, shape ()
-        In units of the shapes.
+        Standard deviation of rows, in units of the shapes.
     subjects : Groups
         Individual of each row.
     """
@@ -73,7 +73,7 @@ class AboutShapes(Collapsed):
 
     @property
     def num_free(self) -> Array:
-        """Coordinates in which rows of each individual may leave its shape, shape (num_subjects,)."""
+        """Number of free coordinates of each individual's rows about its shape, shape (num_subjects,)."""
         codes = jnp.asarray(self.groups.codes)
         return self.event_shape[1] * jax.ops.segment_sum(
             jnp.ones(len(codes)), codes, self.num_units
@@ -88,18 +88,18 @@ class AboutShapes(Collapsed):
         return factors["points"].sum()
 
     def posterior(self, value: Array) -> dict[str, NamedArray]:
-        """Nothing: correspondences are many, and of no interest by themselves."""
+        """Return nothing: correspondences are many, and of no interest by themselves."""
         return {}
 
     def draw(self, rng_key: Array, value: Array) -> None:
-        """Nothing is left to draw."""
+        """Return None: there are no latent variables to draw."""
 
     def statistic(self, latent: None) -> dict[str, Array]:
-        """Each individual counts once."""
+        """Return one for each individual."""
         return {"points": jnp.ones(self.num_units)}
 
     def mode(self, value: Array) -> None:
-        """Nothing is left to choose."""
+        """Return None: there are no latent variables."""
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         """Draw rows of the same individuals."""
@@ -110,7 +110,7 @@ class AboutShapes(Collapsed):
 
 
 class PointMixture(AboutShapes):
-    r"""Points that do not correspond: each lies about one of the points of the shape, all as probable.
+    r"""Points without correspondence: each lies about one of the points of the shape, equally probable.
 
     .. math:: p(x_n) = \frac1T \sum_t N(x_n; u_{i(n), t}, s^2 I)
 
@@ -133,14 +133,14 @@ class PointMixture(AboutShapes):
 
 
 class LandmarkErrors(AboutShapes):
-    r"""Landmarks in noise, but for its part in their place, size and rotation; an individual may lack some.
+    r"""Landmarks with noise, except in their place, size and rotation; an individual may lack some.
 
     .. math:: p(x_i) = (2 \pi s^2)^{-(m_i d - f) / 2} \exp(-\|x_i - u_i\|^2 / 2 s^2)
 
-    with the :math:`m_i` landmarks of an individual in d dimensions. Registration takes place, size and
-    rotation from it, :math:`f = d + 1 + d (d - 1) / 2` numbers, together with the noise in these directions,
-    which therefore counts in the others only: to the first order in the noise this is the density of what
-    is left.
+    with the :math:`m_i` landmarks of an individual in d dimensions. Registration removes its place,
+    size and rotation, :math:`f = d + 1 + d (d - 1) / 2` numbers, together with the noise in these
+    directions. The noise therefore counts only in the other directions: to first order in the
+    noise, this is the density of the remaining coordinates.
 
     Parameters
     ----------
@@ -176,13 +176,13 @@ class LandmarkErrors(AboutShapes):
 
     @property
     def num_free(self) -> Array:
-        """As many as there are beside place, size and rotation."""
+        """Number of coordinates without place, size and rotation."""
         _, landmarks, axes = self.shapes.shape
         moves = landmarks * axes - num_dimensions(landmarks, axes)
         return jnp.maximum(super().num_free - moves, 0)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw rows in the place, size and rotation of their shapes."""
+        """Draw rows with the place, size and rotation of their shapes."""
         centres = self._centres
         moved = _moves(centres)
         codes = jnp.asarray(self.groups.codes)
@@ -201,7 +201,7 @@ class LandmarkErrors(AboutShapes):
 
 
 def _moves(points: Array) -> Array:
-    """How points move with place, size and rotation, shape (num_points, num_axes, num_moves)."""
+    """Derivatives of points in place, size and rotation, shape (num_points, num_axes, num_moves)."""
     num_axes = points.shape[1]
     first, second = np.triu_indices(num_axes, 1)
     plane = np.arange(len(first))
@@ -213,11 +213,11 @@ def _moves(points: Array) -> Array:
 
 
 class KernelPotential(AboutShapes):
-    r"""Points that do not correspond: the potential :math:`-\beta d^2` of their kernel distance.
+    r"""Points without correspondence: the potential :math:`-\beta d^2` of their kernel distance.
 
-    See `kernel_distance` (Yu 2016, eqs. 3.3-3.4). It is no density of the points: what normalises it depends
-    on the shape, is not known, and left out. Differences between models of other widths, or other numbers
-    of landmarks, mean nothing.
+    See `kernel_distance` (Yu 2016, eqs. 3.3-3.4). It is not a density of the points: its normaliser
+    depends on the shape, is unknown, and is left out. Differences between models with different
+    widths or numbers of landmarks are meaningless.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ class KernelPotential(AboutShapes):
         return -kernel_distance(value, codes, self.shapes, self.scale) / self.temperature
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Refuse."""
+        """Refuse: there is no density to sample from."""
         raise NotImplementedError(
             "the kernel potential is no density of points, and cannot simulate them; use "
             "observation='density'"
@@ -255,7 +255,7 @@ class KernelPotential(AboutShapes):
 
 
 class Spread(NamedTuple):
-    """Squared distances of rows from what they lie about, and the number of their coordinates."""
+    """Squared distances of rows from their centres, and the number of their coordinates."""
 
     square: Array
     num_coordinates: Array
@@ -269,10 +269,10 @@ class PointNoise(Block):
     Parameters
     ----------
     unit : Array, shape ()
-        e, small beside the distance between neighbouring points of a shape.
+        e, small relative to the distance between neighbouring points of a shape.
     is_told : bool
-        Whether data tell it from the variance of shapes, as they do not where landmarks have errors in the
-        directions of the chart only.
+        Whether data distinguish it from the variance of shapes. They do not if landmarks have
+        errors only in the directions of the chart.
     """
 
     factor: ClassVar[str] = "points"
@@ -292,7 +292,7 @@ class PointNoise(Block):
         return ComposeTransform([bijector, units])
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Whether priors share out the errors of landmarks and the variance of shapes."""
+        """Say that only priors separate the errors of landmarks from the variance of shapes."""
         if self.is_told:
             return None
         return (
@@ -302,7 +302,7 @@ class PointNoise(Block):
         )
 
     def statistics(self, observation: Observation) -> Spread:
-        """Expected squared distances, from the slope of the log density in the scale."""
+        """Expected squared distances, from the gradient of the log density in the scale."""
         fn: Any = observation.fn
         count = observation.expected["points"] @ fn.num_free
 
@@ -316,11 +316,11 @@ class PointNoise(Block):
         return Spread((slope + count) * fn.scale**2, count)
 
     def update(self, statistics: Spread, sources: Sequence[Collapsed]) -> Spread:
-        """The statistics themselves: `mode` raises the density given them."""
+        """Return the statistics unchanged: `mode` increases the density given them."""
         return statistics
 
     def mode(self, found: Spread, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Best variance, with correspondences as they are expected."""
+        """Optimal variance given the expected correspondences."""
         return {"spread": (self.unit**2 + found.square / 2) / (2.0 + found.num_coordinates / 2)}
 
 
@@ -339,8 +339,8 @@ def rows_about(
     ----------
     shapes : Array, shape (num_subjects, num_landmarks, num_axes)
     chart : ShapeChart
-        In which they lie; the distance between neighbouring points of its reference is the unit of noise and
-        kernel.
+        Chart of the shapes; the distance between neighbouring points of its reference is the unit
+        of noise and kernel.
     subjects, landmarks, observation, width, temperature
         See `latent_shape`.
 

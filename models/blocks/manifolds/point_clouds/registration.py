@@ -1,4 +1,4 @@
-"""Clouds of points turned to a common reference."""
+"""Rotation of clouds of points to a common reference."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .rough_shapes import nearby
 __all__ = ["register"]
 
 _WIDTHS = (6.0, 6.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0)
-"""Widths of correspondences in the rounds, in distances between neighbours on the reference."""
+"""Widths of correspondences by round, in distances between neighbours on the reference."""
 
 
 @partial(jax.jit, static_argnames="num_subjects")
 def register(rows: Array, subjects: Array, reference: Array, num_subjects: int) -> Array:
-    """Turn individuals to a reference; return their rows, shape (num_rows, num_axes).
+    """Rotate individuals to a reference; return their rows, shape (num_rows, num_axes).
 
     Parameters
     ----------
     rows : Array, shape (num_rows, num_axes)
-        Centred points of size one, as the reference has; of all individuals.
+        Points of all individuals, centred and of size one like the reference.
     subjects : Array of int, shape (num_rows,)
     reference : Array, shape (num_points, num_axes)
         Centred, of norm one.

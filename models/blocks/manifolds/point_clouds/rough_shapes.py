@@ -1,4 +1,4 @@
-"""Coordinates of latent shapes, and what rows near a reference tell of them at a glance."""
+"""Coordinates of latent shapes, and rough estimates of them from rows near a reference."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _REACH = 2.0
 """Width, in distances between neighbours on the reference, of rough correspondences."""
 
 _SCHEDULE = (*(6.5,) * 6, *(4.0,) * 6, *(2.7,) * 6, *(2.0,) * 6)
-"""Widths of the kernel in the first steps of a climb, in the same unit."""
+"""Widths of the kernel in the first steps of an optimisation, in the same unit."""
 
 _NARROW, _WIDE = 0.02, 10.0
-"""Widths, in that unit, below which rows that have no numbers miss the points between which they lie,
-and above which they tell no point from another."""
+"""Widths, in that unit, below which rows without numbers miss the points between which they lie, and
+above which they do not discriminate between points."""
 
 _FAR = 0.5
-"""Share of the size of the reference by which place, size and rotation of individuals may be off."""
+"""Tolerance for place, size and rotation of individuals, as a share of the reference's size."""
 
 
 def rough_shapes(
     x: Array, subjects: Array, num_subjects: int, reference: Array, share: Array
 ) -> Array:
-    """Shapes whose points are moved from the reference by the mean of their rows.
+    """Shapes with points moved from the reference by the mean of their rows.
 
     Parameters
     ----------
@@ -56,18 +56,18 @@ def rough_shapes(
     weight = jax.ops.segment_sum(share, subjects, num_subjects)
     moved = share[:, :, None] * (x[:, None] - reference)
     shift = jax.ops.segment_sum(moved, subjects, num_subjects)
-    # a point of the reference without rows near by stays
+    # a point of the reference without rows nearby stays
     return reference + shift / (weight[..., None] + 1e-3 * weight.mean())
 
 
 def nearby(x: Array, reference: Array, width: ArrayLike) -> Array:
-    """Probability that a row belongs to each point of a reference, by normal densities of this width."""
+    """Probability that a row belongs to each point of a reference, from normal densities of a width."""
     square = jnp.square(x[:, None] - reference).sum(axis=-1)
     return jax.nn.softmax(-square / (2 * jnp.square(width)), axis=1)
 
 
 class LatentCoordinates(Block):
-    """Coordinates of latent shapes, of which the rows give a rough idea.
+    """Coordinates of latent shapes, which the rows roughly determine.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class LatentCoordinates(Block):
     landmarks : array_like of int, shape (num_rows,), or None
     chart : ShapeChart
     annealed : bool
-        Whether the width of rows is large at first.
+        Whether the width of rows is large in the first steps.
     """
 
     factor: ClassVar[str] = "points"
@@ -113,14 +113,14 @@ class LatentCoordinates(Block):
         return self.chart.coordinates(rough_shapes(x, codes, number, reference, share))
 
     def schedule(self) -> tuple[str, Array] | None:
-        """Widths that fall from the size of displacements to that between neighbouring points."""
+        """Widths that decrease from the size of displacements to the distance of neighbouring points."""
         if not self.annealed:
             return None
         return "width", jnp.asarray(_SCHEDULE) * spacing(self.chart.reference)
 
 
 def chart_of_means(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Chart at the mean of each landmark, of rows that are in one frame already.
+    """Chart at the mean of each landmark, for rows that are already in one frame.
 
     Raises
     ------
@@ -163,8 +163,8 @@ def check_registered(data: Mapping[str, Any]) -> None:
     Raises
     ------
     ValueError
-        If place or size of an individual, or the rotation of its landmarks, is not that of the reference;
-        or landmarks, or the width, are out of range. Its shape may be any.
+        If place or size of an individual, or the rotation of its landmarks, is not that of the
+        reference, or if landmarks or the width are out of range. Its shape is arbitrary.
     """
     x, landmarks = data.get("x"), data.get("landmarks")
     if x is None:
@@ -203,7 +203,7 @@ def check_registered(data: Mapping[str, Any]) -> None:
 def _off_in_size_and_rotation(
     rows: NDArray, expected: NDArray, codes: NDArray, count: NDArray
 ) -> NDArray[np.float64]:
-    """Root mean square distance of landmarks that the best size and rotation of an individual would save."""
+    """RMS distance of landmarks that an individual's optimal size and rotation would remove."""
 
     def summed(table: NDArray) -> NDArray:
         found = np.zeros((len(count), *table.shape[1:]))
@@ -224,7 +224,7 @@ def _off_in_size_and_rotation(
 
 
 def _check_numbers(landmarks: ArrayLike, size: int) -> None:
-    """Refuse what is no number of one of so many landmarks."""
+    """Refuse anything but the numbers of `size` landmarks."""
     numbers = np.asarray(landmarks)
     wrong = (numbers < 0) | (numbers >= size) | (numbers % 1 != 0)
     if wrong.any():
