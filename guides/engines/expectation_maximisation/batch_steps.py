@@ -101,7 +101,7 @@ def _log_prior(
 
 
 def tied_mixture(trace: Mapping[str, dict], graph: LabelGraph) -> tuple[str, FiniteMixture, Any]:
-    """Return the name of a batch's observed mixture, the mixture with the links of the batch, and its data."""
+    """Return the name of a batch's observed mixture, the mixture with the batch's links, and its data."""
     ((name, (found, value)),) = collapsed_sites(trace).items()
     assert isinstance(found, FiniteMixture)  # other models are refused earlier
     return name, found.tied_by(graph), value

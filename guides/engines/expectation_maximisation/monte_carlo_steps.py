@@ -25,7 +25,7 @@ _BATCH = 64
 
 
 def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
-    """Program of the parameters that maximise the mean surrogate over draws, and of the rise at each of `others`."""
+    """Program of the parameters that maximise the mean surrogate of draws, and the rise at `others`."""
 
     def step(draws: dict, others: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
         def at(theta: dict[str, Array], free: dict[str, Array]) -> dict:
@@ -122,7 +122,7 @@ def _numeric(
 
 
 def described(problem: Problem) -> Callable:
-    """Program of the values of all sites, and the log density, given unconstrained values of sampled sites."""
+    """Program of all sites and the log density, given unconstrained values of sampled sites."""
 
     def at(free: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
         trace, _ = place(problem, free, args, theta)

@@ -58,7 +58,7 @@ def _summed(gains: Sequence[Gain]) -> Gain:
 
 
 def left_to_rise(gains: Sequence[Gain], confidence: float) -> float:
-    r"""Return the remaining rise of the log density in nats after some steps; infinite if they do not show it.
+    r"""Return the remaining rise of the log density, in nats, after some steps; infinite if it is unknown.
 
     Near a mode, the distance from it falls by a factor r in every step of EM. Rises g of the surrogate then
     fall by :math:`r^2`, and the remaining rise after a step is :math:`g r^2 / (1 - r)`. Both r and g are
@@ -200,7 +200,7 @@ class Walk:
         return self._programs[key]
 
     def draw(self, count: int) -> dict[str, NDArray]:
-        """Draw the sampled sites given the others; unconstrained values, shape (draw, ...), chain by chain."""
+        """Draw the sampled sites given the others: unconstrained, shape (draw, ...), chain by chain."""
         each = -(-count // self.config.num_chains)
         inputs = self._chains, (self.problem.args, self.theta, *self._units), np.asarray(1)
         march = self.compiled("mcem-march", self._march, *inputs)
@@ -220,7 +220,7 @@ class Walk:
     def step_from_start(self) -> None:
         """Maximise at draws about the rough rows of individuals, so that these lie near their own groups.
 
-        Variances from the rows alone, of which there are few, would be near zero, from where they grow slowly.
+        Variances from the few rows alone would be near zero, from where they grow slowly.
         """
         each = -(-self.count // self.config.num_chains)
         rng = np.random.default_rng(0)

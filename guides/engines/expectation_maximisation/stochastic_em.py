@@ -184,7 +184,7 @@ class StochasticEM(KeptEngine):
     def _finish(
         self, data: BatchData | StreamedData, walk: _Walk, clock: Clock
     ) -> tuple[dict[str, NDArray], float]:
-        """Return parameters by the last epoch's statistics, and the log joint there, or its sum over that epoch."""
+        """Return parameters by the last epoch's statistics, and the log joint there, or that of the epoch."""
         params = _maximised(data, walk.params, walk.epoch, clock)
         total = 0.0
         for number in data.order(0, None)[: None if self.final_pass else 1]:

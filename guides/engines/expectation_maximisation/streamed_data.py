@@ -38,7 +38,7 @@ __all__ = [
 
 
 _POOL = 2**25
-"""Maximum size in numbers of a pool of rows that are mixed: 256 MiB; larger blocks are mixed by themselves."""
+"""Maximum size, in numbers, of rows that are mixed: 256 MiB; larger blocks are mixed by themselves."""
 
 
 NOTHING_BESIDE = (
@@ -326,7 +326,7 @@ class _Reader:
 
 
 def _pools(table: StreamedTable) -> list[list[int]]:
-    """Divide the blocks of a table into pools, each from all over the table, no larger than `_POOL` or a block."""
+    """Divide the blocks of a table into pools from all over it, no larger than `_POOL` or a block."""
     numbers = np.asarray(table.blocks.sizes) * table.sample.shape[1]
     most = max(_POOL, numbers.max())
     every = np.arange(len(numbers))
