@@ -28,7 +28,7 @@ WINDOW = 100
 """Number of steps over which the bound is averaged."""
 
 _SHRINK, _SMALLEST = 0.3, 0.01
-"""Factor by which steps shrink when the bound stops rising, and the share of the first step where they end."""
+"""Factor by which steps shrink when the bound stops rising, and share of the first step at which they end."""
 
 
 class Frame(NamedTuple):
@@ -299,7 +299,7 @@ class GuideSearch:
 
 
 def _close(search: Search, rates: Array) -> Search:
-    """End a window: record its mean, shrink the steps if the bound stopped rising, and check whether to stop."""
+    """End a window: record its mean, shrink the steps if the bound stopped rising, and set the stop code."""
     tol, first_rate = rates
     mean, best = search.total / search.sound, search.best
     rests = jnp.isfinite(best) & (mean - best <= tol * (1 + jnp.abs(best)))

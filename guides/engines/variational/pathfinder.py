@@ -248,7 +248,7 @@ class Pathfinder(KeptEngine):
                 return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
             first, second = jax.random.split(jax.random.wrap_key_data(key))
-            # ftol is relative: a gain that is small beside a large density would end a path in a flat direction
+            # ftol is relative: a gain small beside a large density would end a path along a flat direction
             _, info = pathfinder.approximate(
                 first, density, point, 1, maxiter=self.max_steps, maxcor=self.memory, ftol=0.0
             )

@@ -209,7 +209,7 @@ class TableDensity:
         Raises
         ------
         ValueError
-            If halves of the sample have another prior, or their likelihoods do not add up to that of the sample.
+            If halves of the sample have another prior, or their likelihoods do not add up to its own.
         """
         rows = self.data.table.sample.astype(self.data.centre.dtype)
         half = len(rows) // 2
