@@ -346,7 +346,7 @@ _HALVINGS = 60
 
 
 def greatest_rise(log_likelihood: Array, target_ess: float, most: Array) -> Array:
-    """Return the rise of the power of the likelihood, up to `most`, at which a share of particles is effective.
+    """Rise of the power of the likelihood, up to `most`, at which a share of particles stays effective.
 
     Parameters
     ----------
