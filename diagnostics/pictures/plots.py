@@ -340,7 +340,7 @@ def _draw_components(
         )
         if covariance is not None:
             values, vectors = np.linalg.eigh(axes.T @ covariance[k] @ axes)
-            size = 2 * np.sqrt(4.605 * np.maximum(values, 0))  # 90 % of a normal distribution in the plane
+            size = 2 * np.sqrt(4.605 * np.maximum(values, 0))  # 90 % of a normal in the plane
             angle = np.degrees(np.arctan2(vectors[1, 1], vectors[0, 1]))
             shape = Ellipse(spot, size[1], size[0], angle=angle, zorder=3, lw=1.6)
             shape.set(facecolor=(*colour[k], 0.07), edgecolor=(*colour[k], 0.9))

@@ -88,7 +88,7 @@ def wrong_links(fit: AskedFit) -> pd.DataFrame | None:
     """
     try:
         links = fit.suspect_links()
-    except ValueError:  # no labels, no links, a model that was not saved, or a connected set that is too wide
+    except ValueError:  # no labels, no links, no saved model, or too wide a connected set
         return None
     return links[links["probability"] > 0.5]
 

@@ -152,7 +152,7 @@ def mass_elsewhere(
     if width > _MOST_COORDINATES or number < _STARTS[0] or total < _PER_COORDINATE * width:
         return None
     rng = np.random.default_rng([seed, 7])
-    some = rng.permutation(total)[:_DRAWS]  # the same draws for all sites, which may depend on each other
+    some = rng.permutation(total)[:_DRAWS]  # the same for all sites, which may depend on each other
     seen = {name: v[some] for name, v in own.items()}
     outward = partial(_run, "elsewhere-start", _starting, problem)
     template = {name: np.zeros(free.shape, free.dtype) for name, free in shapes.items()}

@@ -220,7 +220,7 @@ def judge_moments(
     """
     if not plain:
         return None
-    portion = 1 / len(next(iter(plain.values()))) + np.square(weights).sum()  # sum of 1 / ESS over both
+    portion = 1 / len(next(iter(plain.values()))) + np.square(weights).sum()  # 1 / ESS, of both
     found = []
     for name, draws in plain.items():
         first = np.asarray(draws, float).reshape(len(draws), -1)

@@ -141,7 +141,7 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
         }
         (program, _), inputs = asked(compiled, given, count)
         block = program(*inputs)
-        if found is None:  # filled block by block: a second copy of large results may not fit in memory
+        if found is None:  # filled block by block: a second copy of much data may not fit
             found = jax.tree.map(
                 lambda leaf: np.empty((number, *leaf.shape[1:]), leaf.dtype), block
             )

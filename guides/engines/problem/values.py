@@ -344,7 +344,7 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
                 return None
             support, value = site["fn"].support, jnp.asarray(out[name])
             back = None
-            if name in doubtful:  # a value that rounding took out of the support is mapped back near by
+            if name in doubtful:  # what rounding took out of a support is mapped back near by
                 bijector = biject_to(support)
                 back = bijector(bijector.inv(value))
             found[name] = support(value), back

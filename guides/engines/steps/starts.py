@@ -331,7 +331,7 @@ def _near_zero(
 
             def draw(shape: tuple[int, ...]) -> Array:
                 nonlocal used
-                taken = noise[used : used + math.prod(shape)]  # a site has no more coordinates than entries
+                taken = noise[used : used + math.prod(shape)]  # no support has more coordinates
                 used += math.prod(shape)
                 return taken.reshape(shape)
 

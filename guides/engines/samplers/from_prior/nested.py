@@ -322,7 +322,7 @@ class NestedSlice(KeptEngine):
                 )
             )
             birth = np.where(np.isnan(birth), -np.inf, birth)
-            counted = np.flatnonzero(likelihood > birth)  # for other points, no move led above their contour
+            counted = np.flatnonzero(likelihood > birth)  # no move led others above
             order = counted[np.argsort(likelihood[counted], kind="stable")]
             level, at, tied = np.unique(likelihood[order], return_inverse=True, return_counts=True)
             alive = np.searchsorted(np.sort(birth[order]), level) - (np.cumsum(tied) - tied)
