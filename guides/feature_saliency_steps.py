@@ -153,7 +153,7 @@ class Weighed(NamedTuple):
 
     @property
     def structure(self) -> Array:
-        """A number that identifies the clusters and features in use; it increases with their number."""
+        """A number that encodes how many clusters and features are in use; it increases with them."""
         free = (self.saliency > 0).sum() + (self.saliency < 1).sum() * 1_000
         return (self.weights > 0).sum() + free * 1_000
 

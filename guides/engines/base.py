@@ -30,7 +30,7 @@ __all__ = [
 
 
 class FitError(RuntimeError):
-    """A run failed; `params` holds the last good state, if any."""
+    """Error of a run that failed; `params` holds the last good state, if any."""
 
     def __init__(self, message: str, params: Mapping[str, NDArray] | None = None) -> None:
         super().__init__(message)

@@ -246,7 +246,7 @@ class Hamiltonian(KeptEngine, ABC):
         return states
 
     def _check_start(self, problem: Problem, state: Chain, first: int) -> None:
-        """Refuse the starts of chains, which are numbered from `first`."""
+        """Check the starts of chains, which are numbered from `first`."""
         good = np.isfinite(np.asarray(state.slope)).all(axis=1)
         good &= np.asarray(state.potential_energy) < UNKNOWN
         if good.all():

@@ -53,7 +53,7 @@ _SPREAD = 1.0
 
 
 _KNOWN = 20
-"""Maximum number of coordinates for which the default number of moves is known to forget its start."""
+"""Maximum number of coordinates for which the default moves are known to forget where a new point began."""
 
 
 _LAST = 8.0
