@@ -54,7 +54,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 __all__ = ["DebugReport", "Rung", "debug"]
 
 _NUM_POINTS = 3
-"""Points of the parameter space at which density and gradient are looked at."""
+"""Number of points of the parameter space at which density and gradient are checked."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Rung:
     remedy: str = ""
 
     def __str__(self) -> str:
-        """One line."""
+        """Format the check as one line."""
         remedy = f" -> {self.remedy}" if self.remedy else ""
         return f"{self.verdict:8}{self.name:10}{self.finding}{remedy}"
 
@@ -84,11 +84,11 @@ class DebugReport:
         return all(rung.verdict != "fail" for rung in self.rungs)
 
     def __getitem__(self, name: str) -> Rung:
-        """Rung of a name, such as ``report["gradient"]``."""
+        """Return the rung of a name, such as ``report["gradient"]``."""
         return next(rung for rung in self.rungs if rung.name == name)
 
     def __str__(self) -> str:
-        """One line a rung."""
+        """Format the report, with one line per rung."""
         return "\n".join(map(str, self.rungs))
 
     __repr__ = __str__
@@ -151,7 +151,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
             return PartialLabels(np.asarray(value))
         if roles.get(name) == "table" and value is not None:
-            table = np.asarray(value)  # of a data frame, say; truth values count as integers
+            table = np.asarray(value)  # may be a data frame, say; truth values count as integers
             return jnp.asarray(table.astype(int) if table.dtype.kind == "b" else table)
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
@@ -191,7 +191,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
                 with explaining_integers():
                     rung = look(problem, points)
                 yield rung
-            except Exception as error:  # what runs as it is may still not compile
+            except Exception as error:  # a model that runs may still not compile
                 yield Rung(
                     name,
                     "fail",
@@ -202,7 +202,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
 
 
 def _num_points(args: tuple, kwargs: Mapping[str, Any]) -> int:
-    """Rows of the first array, or as many as the links name."""
+    """Return the number of rows of the first array, or of points that the links name."""
     for value in (*args, *kwargs.values()):
         if getattr(value, "shape", ()):
             return int(value.shape[0])
@@ -223,7 +223,7 @@ def _links(values: tuple, size: int, num_clusters: int | None) -> Iterator[Rung]
 
 
 def _run(problem: Problem, seed: int) -> dict:
-    """Trace of a run with latent sites near zero in unconstrained space; priors may be improper."""
+    """Return the trace of a run with latent sites near zero when unconstrained; priors may be improper."""
     rng = np.random.default_rng(seed)
     fill = filling(lambda shape: jnp.asarray(rng.uniform(-1.0, 1.0, shape)))
     seeded = handlers.seed(Honoured(problem.model), jax.random.key(seed))
@@ -232,7 +232,7 @@ def _run(problem: Problem, seed: int) -> dict:
 
 
 def _runs(problem: Problem, seed: int) -> tuple:
-    """Traces at several points, and numbers of them: latent values, data admitted, mixing weights.
+    """Return traces at several points, and numbers from them: latent values, admitted data, mixing weights.
 
     A model that cannot be compiled is run operation by operation.
     """
@@ -307,14 +307,14 @@ def _support(
 def _with_density(
     problem: Problem, points: list[dict[str, Array]], seed: int
 ) -> list[dict[str, Array]]:
-    """Points, those without density replaced by others where the model has such places."""
+    """Replace points of zero density by others, where the model has any of positive density."""
     starts = {name: np.array([point[name] for point in points]) for name in points[0]}
     starts = with_density(problem, starts, seed, Clock())
     return [{n: jnp.asarray(v[k]) for n, v in starts.items()} for k in range(len(points))]
 
 
 def _density(problem: Problem, points: list[dict[str, Array]], seed: int) -> Rung:
-    """Log densities at the points, of which those without any are replaced where others have one."""
+    """Check log densities at the points; points of zero density are replaced where possible."""
 
     @jax.jit
     def by_site(point: dict) -> dict[str, Array]:
@@ -366,8 +366,8 @@ def _gradient(problem: Problem, points: list[dict[str, Array]]) -> Rung:
 
 
 def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
-    """Positional arguments that reach the density, and parameters that the function reads at all."""
-    # as JAX's arrays, which a model may index by what it is given
+    """Check which positional arguments reach the density, and which parameters the function reads at all."""
+    # as JAX arrays, which a model may index by traced values
     point = {name: jnp.asarray(value) for name, value in points[0].items()}
 
     live = live_inputs(lambda args: log_joint(problem, point, args), problem.args)
@@ -389,7 +389,7 @@ def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
 
 
 def _unread(model: Callable) -> list[str]:
-    """Parameters that the body of a plain function never mentions."""
+    """Return the parameters that the body of a plain function never mentions."""
     code = getattr(inspect.unwrap(model), "__code__", None)
     if code is None:
         return []
@@ -403,7 +403,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _where(error: Exception, model: Callable) -> str:
-    """Line of the model's own file where it went wrong."""
+    """Return the line of the model's own file where the error occurred."""
     try:
         own = inspect.getfile(inspect.unwrap(model))
     except TypeError:

@@ -1,4 +1,4 @@
-"""Draws made elsewhere, read from whatever holds them."""
+"""Reads draws that were made elsewhere, from any object or file that holds them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """Groups that are read."""
 
 _CHAINS_PER_DRAW = 10
-"""Chains for each draw of a chain from which on the two axes may have been swapped."""
+"""Number of chains per draw of a chain above which the two axes may have been swapped."""
 
 _ALIKE = "thin all sites alike, so that each draw has a value of every site"
-"""What to do where numbers of draws differ."""
+"""Remedy where numbers of draws differ."""
 
 
 def is_draws(given: Any) -> bool:
@@ -34,21 +34,21 @@ def is_draws(given: Any) -> bool:
 
 
 def made_by(tree: xr.DataTree) -> str:
-    """What made the draws of a tree, as it says itself."""
+    """Return what made the draws of a tree, according to its attributes."""
     attrs = {**tree["posterior"].attrs, **tree.attrs}
     return str(attrs.get("inference_library") or "elsewhere")
 
 
 def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
-    """Draws as a tree in ArviZ's schema, with the group ``posterior`` at least.
+    """Return draws as a tree in ArviZ's schema, with at least the group ``posterior``.
 
     Parameters
     ----------
     given : DataTree, Dataset, InferenceData, MCMC, mapping or path
-        A data set or a mapping holds the draws by site, shape (chain, draw, ...). Of NumPyro's `MCMC` the
-        draws of each chain are taken. A path is that of a NetCDF file of ArviZ.
+        A data set or a mapping holds the draws by site, shape (chain, draw, ...). NumPyro's `MCMC` provides
+        the draws of each chain. A path is that of a NetCDF file of ArviZ.
     name : str
-        For messages.
+        Name of the argument, for messages.
 
     Raises
     ------
@@ -120,18 +120,18 @@ def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
 def matched_by_name(
     draws: xr.DataArray, dims: Sequence[str], names: Mapping[str, ArrayLike]
 ) -> NDArray:
-    """Draws of a site in the order that a fit has along each axis.
+    """Return draws of a site in the order that a fit has along each axis.
 
-    Names of both are matched. Where either has none, or numbers from 0 or 1, the order is taken to be the
-    same.
+    Names of both are matched. Where either has no names, or numbers from 0 or 1, the order is assumed to be
+    the same.
 
     Parameters
     ----------
     draws : DataArray, shape (chain, draw, ...)
     dims : sequence of str
-        Of the site in the fit, without these two.
+        Axes of the site in the fit, without these two.
     names : mapping of str to array_like
-        By axis of the fit; those that are missing are numbered from 0.
+        Names for each axis of the fit; axes that are missing are numbered from 0.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def matched_by_name(
 
 
 def _numbered(names: NDArray) -> bool:
-    """Whether names are numbers from 0 or from 1."""
+    """Return whether names are numbers from 0 or from 1."""
     return any(
         (names == np.arange(first, first + len(names)).astype(str)).all() for first in (0, 1)
     )
@@ -171,7 +171,7 @@ def _dataset(group: Any) -> xr.Dataset:
 
 
 def _arrays(name: str, draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Arrays of the sites, whose first axes are chains and draws."""
+    """Return arrays of the sites, whose first axes are chains and draws."""
     found = {str(n): real_array(_of(name, n), v) for n, v in draws.items()}
     for n, value in found.items():
         if value.ndim < 2 or 0 in value.shape[:2]:

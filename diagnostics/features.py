@@ -1,4 +1,4 @@
-"""Which features matter to the clusters, how surely, and how many clusters there are."""
+"""Which features matter to the clusters, with uncertainty, and how many clusters there are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SalientFeatures", "has_features", "salient_features", "write_feature
 
 _INTERVAL = 0.95
 _BATCHES = 20
-"""Batches of draws whose means give the Monte Carlo error of a probability."""
+"""Number of batches of draws whose means give the Monte Carlo error of a probability."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class SalientFeatures:
         return int(self.num_clusters.index.to_numpy()[self.num_clusters.to_numpy().argmax()])
 
     def __str__(self) -> str:
-        """Table, and the number of clusters in a sentence."""
+        """Format the table, and the number of clusters as a sentence."""
         return f"{self.frame.round(3)}\n{self.sentence}"
 
     @property
     def sentence(self) -> str:
-        """Numbers of features and clusters, in words."""
+        """Return a sentence with the numbers of features and clusters."""
         relevant = int((self.frame["saliency"] > RELEVANT).sum())
         found = f"{relevant} of {len(self.frame)} features have a saliency above {RELEVANT:g}; "
         if len(self.num_clusters) == 1:
@@ -66,12 +66,12 @@ class SalientFeatures:
 
 
 def has_features(tree: xr.DataTree) -> bool:
-    """Whether the model has saliencies of features."""
+    """Return whether the model has saliencies of features."""
     return site_of(tree, "saliency") is not None
 
 
 def write_features(tree: xr.DataTree) -> None:
-    """Write the summary of the saliencies to the group ``features`` of a tree, if it has some.
+    """Write the summary of the saliencies to the group ``features`` of a tree, if it has saliencies.
 
     None of it depends on how clusters are numbered.
     """
@@ -107,7 +107,7 @@ def write_features(tree: xr.DataTree) -> None:
 
 
 def _batch_error(relevant: NDArray) -> NDArray[np.float64]:
-    """Standard error of the share of draws, shape (chain, draw, feature), by means of batches."""
+    """Return the standard error of the share of draws, shape (chain, draw, feature), by batch means."""
     chains, draws, _ = relevant.shape
     number = max(1, min(draws, _BATCHES // chains))
     length = draws // number

@@ -19,7 +19,7 @@ __all__ = ["AskedFit", "Fitted", "FittedRun"]
 
 
 class FittedRun(Protocol):
-    """What diagnostics read of the run that a fit came from; see `sidebayes.runs.run.Run`."""
+    """The run of a fit, as far as diagnostics read it; see `sidebayes.runs.run.Run`."""
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ class FittedRun(Protocol):
 
     @property
     def sized_by_units(self) -> tuple[str, ...]:
-        """Sites whose shape depends on how many units there are."""
+        """Sites whose shape depends on the number of units."""
 
 
 class Fitted(Protocol):
@@ -67,7 +67,7 @@ class Fitted(Protocol):
 
     @property
     def approximate(self) -> str | None:
-        """Approximation made in summing out labels, None if exact."""
+        """Approximation made in summing out labels; None if exact."""
 
     @property
     def objective(self) -> NDArray:
@@ -79,7 +79,7 @@ class Fitted(Protocol):
 
     @property
     def convergence(self) -> dict[str, float]:
-        """Worst ``rhat`` and least ``ess``."""
+        """Largest ``rhat`` and smallest ``ess``."""
 
     @property
     def verdict(self) -> tuple[str, str]:
@@ -99,7 +99,7 @@ class Fitted(Protocol):
 
 
 class AskedFit(Fitted, Protocol):
-    """A fit with what tables and pictures ask of it beside its facts."""
+    """A fit with the methods that tables and pictures call."""
 
     @property
     def bic(self) -> float:
@@ -107,21 +107,21 @@ class AskedFit(Fitted, Protocol):
 
     @property
     def picture(self) -> str | None:
-        """What `plot` draws."""
+        """Kind of picture that `plot` draws."""
 
     @property
     def event_times(self) -> str | None:
         """Site of times to an event."""
 
     def plot(self) -> Figure:
-        """Draw the data with what the model says of them."""
+        """Draw the data with the model's description of them."""
 
     def labels(self) -> NDArray:
         """Labels of all points."""
 
     @property
     def has_classes(self) -> bool:
-        """Whether points have classes beside their labels; raises ValueError without the model."""
+        """Return whether points have classes beside their labels; raises ValueError without the model."""
 
     def class_probabilities(self) -> NDArray:
         """Posterior probabilities of the classes of all points."""

@@ -8,22 +8,22 @@ __all__ = ["between", "in_a_row", "listed", "quoted"]
 
 
 def quoted(name: str) -> str:
-    """A name as it stands in a sentence: in quotation marks where it could be taken for several."""
+    """Return a name for use in a sentence, in quotation marks where it could be taken for several."""
     return f"“{name}”" if "," in name or ";" in name or " and " in name else name
 
 
 def in_a_row(parts: Iterable[str]) -> str:
-    """Parts of a sentence in a row, the last after "and"."""
+    """Join parts of a sentence by commas, the last by "and"."""
     *first, last = parts
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in a row, the last after "and"."""
+    """Join names by commas, the last by "and"."""
     return in_a_row(map(quoted, names))
 
 
 def between(groups: Iterable[Iterable[str]]) -> str:
-    """Groups of names, in brackets where one has several."""
+    """Join groups of names by "and"; a group of several names is in brackets."""
     rows = [list(group) for group in groups]
     return " and ".join(f"({listed(row)})" if len(row) > 1 else listed(row) for row in rows)

@@ -1,4 +1,4 @@
-"""Positions of points on a map: their draws in one frame, their moments, and a picture."""
+"""Positions of points on a map: their draws in a common frame, their moments, and a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Moments", "has_positions", "moments", "plot_positions", "principal_frame"]
 
 _MOST_ELLIPSES = 300
-"""Points whose spread is drawn."""
+"""Maximum number of points whose spread is drawn."""
 _SHARE = 0.9
 """Probability that an ellipse holds."""
 
@@ -39,17 +39,17 @@ class Moments(NamedTuple):
 
 
 def has_positions(tree: xr.DataTree) -> bool:
-    """Whether a fit has positions of points."""
+    """Return whether a fit has positions of points."""
     return site_of(tree, "position") is not None
 
 
 def principal_frame(aligned: xr.DataTree) -> tuple[NDArray, NDArray, NDArray]:
-    """Draws of positions, the centre of each, and the axes along which their mean varies most.
+    """Return draws of positions, the centre of each, and the axes along which their mean varies most.
 
     Parameters
     ----------
     aligned : DataTree
-        Whose draws have been turned to agree.
+        Tree whose draws have been rotated into agreement.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def principal_frame(aligned: xr.DataTree) -> tuple[NDArray, NDArray, NDArray]:
 
 
 def moments(aligned: xr.DataTree) -> Moments:
-    """Mean and covariance of positions about their centre, along their principal axes."""
+    """Return mean and covariance of positions about their centre, along their principal axes."""
     draws, center, axes = principal_frame(aligned)
     turned = (draws - center) @ axes
     mean = turned.mean(axis=0)
@@ -80,10 +80,11 @@ def moments(aligned: xr.DataTree) -> Moments:
 
 
 def plot_positions(aligned: xr.DataTree) -> Figure:
-    """The map: posterior means of the positions, with ellipses that hold 90 % of each.
+    """Draw the map: posterior means of the positions, with ellipses that hold 90 % of each.
 
-    The first two principal axes are drawn; of one dimension the position against the number of the point.
-    Links are solid where they say that points are near, and dashed where they say that points are apart.
+    The first two principal axes are drawn; with one dimension, positions are drawn against the numbers of
+    points. Links are solid where they state that points are near, and dashed where they state that points
+    are apart.
     """
     from matplotlib.collections import EllipseCollection
 
@@ -128,5 +129,5 @@ def plot_positions(aligned: xr.DataTree) -> Figure:
 
 
 def _ends(where: NDArray, half: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-    """Lower and upper ends of intervals about the second coordinate."""
+    """Return lower and upper ends of intervals about the second coordinate."""
     return where[:, 0], where[:, 1] - half, where[:, 1] + half

@@ -1,4 +1,4 @@
-"""Sites of a tree by what they are, whatever they are called."""
+"""Finds sites of a tree by their roles, whatever their names."""
 
 from __future__ import annotations
 
@@ -32,45 +32,45 @@ __all__ = [
 ]
 
 TRUSTED_MATCH = 0.8
-"""Score of relabelling from which parameters by cluster are shown over draws."""
+"""Minimum score of relabelling for parameters by cluster to be shown over draws."""
 
 
 def is_label_dim(name: str) -> bool:
-    """Whether an axis of this name runs over clusters."""
+    """Return whether an axis of this name runs over clusters."""
     return name == "clusters" or name.startswith("clusters_")
 
 
 def role_of(site: xr.DataArray) -> str:
-    """What a site of the posterior is: "mixing_weights", "location", ...; empty if nobody says."""
+    """Return the role of a site of the posterior: "mixing_weights", "location", ...; empty if undeclared."""
     return str(site.attrs.get("role", ""))
 
 
 def site_of(tree: xr.DataTree, role: str) -> str | None:
-    """Name of the first site of a role, None if there is none."""
+    """Return the name of the first site of a role; None if there is none."""
     sites = tree["posterior"].data_vars.items()
     return next((str(name) for name, site in sites if role_of(site) == role), None)
 
 
 def point_sites(tree: xr.DataTree) -> dict[str, int]:
-    """Sites that draws hold at one value beside others that have a spread, and how many numbers each has."""
+    """Return sites with a single value in all draws, where others vary, and the size of each."""
     names = json.loads(tree["fit_info"].attrs.get("points", "[]"))
     sites = tree["posterior"].data_vars
     return {name: sites[name][0, 0].size for name in names}
 
 
 def symmetries_of(tree: xr.DataTree) -> dict[str, str]:
-    """Sites that are known up to an orthogonal transform of one axis, and that axis."""
+    """Return sites that are identified up to an orthogonal transform of one axis, and that axis."""
     sites = tree["posterior"].data_vars.items()
     return {str(n): str(s.attrs["orthogonal"]) for n, s in sites if "orthogonal" in s.attrs}
 
 
 def circular_of(tree: xr.DataTree) -> list[str]:
-    """Sites whose values are angles, in radians."""
+    """Return sites whose values are angles, in radians."""
     return [str(n) for n, s in tree["posterior"].data_vars.items() if "circular" in s.attrs]
 
 
 def unwrapped(tree: xr.DataTree) -> xr.Dataset:
-    """Draws of the sites, with angles within half a turn of their mean direction."""
+    """Return draws of the sites, with angles within half a turn of their mean direction."""
     sites = tree["posterior"].to_dataset()
     for name in circular_of(tree):
         direction = xr.apply_ufunc(np.exp, 1j * sites[name]).mean(("chain", "draw"))
@@ -80,22 +80,22 @@ def unwrapped(tree: xr.DataTree) -> xr.Dataset:
 
 
 def wrapped(angles: Any) -> Any:
-    """Angles within half a turn of zero."""
+    """Map angles to within half a turn of zero."""
     return (angles + np.pi) % (2 * np.pi) - np.pi
 
 
 def is_ordered(tree: xr.DataTree) -> bool:
-    """Whether clusters have an order, so that none may be renumbered."""
+    """Return whether clusters have an order, so that none may be renumbered."""
     return bool(tree["posterior"].attrs.get("ordered_clusters", 0))
 
 
 def has_labels(tree: xr.DataTree) -> bool:
-    """Whether the model has labels."""
+    """Return whether the model has labels."""
     return "responsibilities" in tree
 
 
 def labelled_table(tree: xr.DataTree) -> NDArray[np.float64]:
-    """The first table of numbers with a row for every point that has a label.
+    """Return the first table of numbers with a row for every point that has a label.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def labelled_table(tree: xr.DataTree) -> NDArray[np.float64]:
 
 
 def has_labelled_table(tree: xr.DataTree) -> bool:
-    """Whether there is a table of numbers with a row for every point that has a label."""
+    """Return whether there is a table of numbers with a row for every point that has a label."""
     return _labelled_table(tree) is not None
 
 
@@ -125,13 +125,13 @@ def _labelled_table(tree: xr.DataTree) -> NDArray[np.float64] | None:
 
 
 def name_axes(data: xr.Dataset, names: Mapping[str, ArrayLike]) -> xr.Dataset:
-    """Put names on the axes of a data set, as far as they have as many entries as there are names.
+    """Name the entries along the axes of a data set that have as many entries as there are names.
 
     Parameters
     ----------
     data : Dataset
     names : mapping of str to array_like
-        By axis; the axis ``features_1`` of a matrix has the names of ``features``.
+        Names for each axis; the axis ``features_1`` of a matrix has the names of ``features``.
     """
     found = {}
     for dim, size in data.sizes.items():
@@ -143,9 +143,9 @@ def name_axes(data: xr.Dataset, names: Mapping[str, ArrayLike]) -> xr.Dataset:
 
 
 def tables_of(tree: xr.DataTree, group: str) -> dict[str, xr.DataArray]:
-    """Tables in a group of a tree, without the names along its axes.
+    """Return the tables in a group of a tree, without the names along its axes.
 
-    A table that has the name of one of the group's axes is a coordinate to xarray, and no data variable.
+    To xarray, a table with the name of one of the group's axes is a coordinate, and no data variable.
 
     Parameters
     ----------
@@ -158,23 +158,23 @@ def tables_of(tree: xr.DataTree, group: str) -> dict[str, xr.DataArray]:
 
 
 def entry_names(name: str, site: xr.DataArray, dims: Sequence[Hashable]) -> list[str]:
-    """Name of every number of a site along some of its axes, as ArviZ does: ``mean[0, width]``.
+    """Return the names of all numbers of a site along some of its axes, as in ArviZ: ``mean[0, width]``.
 
     Parameters
     ----------
     name : str
     site : DataArray
     dims : sequence of str
-        Without any there is one number, of the site's name.
+        If empty, there is a single number with the name of the site.
     """
     axes = [site[dim].to_numpy() for dim in dims]
     return [f"{name}[{', '.join(map(str, at))}]" if at else name for at in product(*axes)]
 
 
 def link_kind(tree: xr.DataTree) -> str:
-    """How links were taken: "hard", "soft", "learned", "hard and soft", ...; empty without links.
+    """Return the kind of links: "hard", "soft", "learned", "hard and soft", ...; empty without links.
 
-    Learned are links of finite weight whose reliability was estimated with all else.
+    Links are "learned" if they have finite weight and their reliability was estimated with all else.
     """
     weights = tree["constant_data"]["link_weights"].to_numpy()
     hard = np.isinf(weights)

@@ -1,4 +1,4 @@
-"""From an engine's result to a DataTree."""
+"""Converts the result of an engine to a DataTree."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def to_datatree(
     ----------
     result : EngineResult
     observed, constant : mapping of str to (dims, array)
-        Data, and what is known about them: ``links`` (link, end), ``link_weights`` (link), where there
-        are groups of links ``link_group`` (link) and ``link_group_names``, and other columns.
+        Data, and information on them: ``links`` (link, end), ``link_weights`` (link), where there are
+        groups of links ``link_group`` (link) and ``link_group_names``, and other columns.
     responsibilities : array_like, shape (chain, stored, num_points, num_clusters), or None
-        At draws spread evenly over each chain; coordinate ``draw`` says which. None without labels.
+        At draws spread evenly over each chain, which the coordinate ``draw`` names. None without labels.
     log_likelihood : mapping of str to array_like, shape (chain, stored, unit)
-        By observed site, one term per exchangeable unit.
+        For each observed site, one term per exchangeable unit.
     unit_dims : mapping of str to str
         Name of the axis of units of each of these sites.
     dims : mapping of str to tuple of str
@@ -60,13 +60,13 @@ def to_datatree(
         Names of the entries of axes, which become their coordinates in all groups.
     latents : mapping of str to (dims, array), optional
         Summaries of other latent variables that are integrated out, shape (chain, stored, ...), and
-        names of their axes behind these two.
+        names of their axes after these two.
     log_prior : mapping of str to array_like, shape (chain, stored), optional
-        By latent site.
+        For each latent site.
     roles : mapping of str to str, optional
-        What sites are, such as "mixing_weights" or "location": the attribute ``role`` of each.
+        Roles of sites, such as "mixing_weights" or "location": the attribute ``role`` of each.
     symmetries : mapping of str to str, optional
-        An axis of a site that is known up to an orthogonal transform: its attribute ``orthogonal``.
+        An axis of a site that is identified up to an orthogonal transform: its attribute ``orthogonal``.
     circular : collection of str, optional
         Sites whose values are angles: their attribute ``circular``.
     ordered : bool
@@ -80,8 +80,8 @@ def to_datatree(
     xarray.DataTree
         Groups ``posterior``, ``sample_stats``, ``log_likelihood``, ``log_prior``,
         ``observed_data``, ``constant_data``, ``fit_info``; ``responsibilities`` and ``latents`` where
-        there are some; and ``conditional_posterior``, draws of sites given the point estimate of all
-        others, where an engine has such.
+        they exist; and ``conditional_posterior``, draws of sites given the point estimate of all
+        others, where the engine makes them.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def to_datatree(
     posterior.attrs["point_estimate"] = int(chains * draws == 1)
     posterior.attrs["ordered_clusters"] = int(ordered)
     for name, role in (roles or {}).items():
-        if name in posterior:  # engines may leave out what is derived from other sites
+        if name in posterior:  # engines may leave out values that are derived from other sites
             posterior[name].attrs["role"] = role
     for name, axis in (symmetries or {}).items():
         posterior[name].attrs["orthogonal"] = axis
@@ -164,7 +164,7 @@ def to_datatree(
 
 
 def evidence_attributes(evidence: Evidence) -> dict[str, Any]:
-    """Attributes of ``fit_info`` that hold the log evidence."""
+    """Return attributes of ``fit_info`` that hold the log evidence."""
     error = evidence.standard_error
     return {
         "log_evidence": evidence.value,
@@ -174,7 +174,7 @@ def evidence_attributes(evidence: Evidence) -> dict[str, Any]:
 
 
 def pooled_draws(tree: xr.DataTree, *, of_each_chain: bool = False) -> dict[str, NDArray]:
-    """Draws of all chains one after another: at most `MOST_DRAWS` in all, or of each chain."""
+    """Return draws of all chains in succession: at most `MOST_DRAWS` in all, or of each chain."""
     group = tree["posterior"]
     values = {str(name): site.to_numpy() for name, site in group.data_vars.items()}
     if of_each_chain:

@@ -1,1 +1,1 @@
-"""Routines of inference: how beliefs are fitted."""
+"""Routines of inference, which fit models."""

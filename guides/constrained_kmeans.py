@@ -112,7 +112,7 @@ class KMeans(Engine):
 
     def _lloyd(self, method, mean, x, graph, width):
         num_clusters = mean.shape[0]
-        offset = x.mean(axis=0)  # distances from products: nothing must cancel
+        offset = x.mean(axis=0)  # distances come from products, and must not cancel
         spread = jnp.sqrt(jnp.mean((x - offset) ** 2))
         unit = jnp.where(spread > 0, spread, 1.0)  # costs near one, whatever the unit of the data
         x, mean = (x - offset) / unit, (mean - offset) / unit

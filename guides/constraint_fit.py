@@ -1,4 +1,4 @@
-"""Constraints on fitted labels: from warm to cold temperatures, and what a constraint should cost."""
+"""Constraints on fitted labels: fits at falling temperatures, and the choice of the price of a constraint."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ _SOLVERS = {"lbfgs": None, "newton": natural_newton}
 
 
 def _starts(problem: Problem, seed: int, number: int) -> dict[str, NDArray]:
-    """Start once at a k-means partition, then with means at random rows of the data.
+    """Return one start at a k-means partition, and others with means at random rows of the data.
 
     Constraints matter most where they contradict the partition that k-means finds from every start.
     """
@@ -263,13 +263,13 @@ def choose_strength(
         graph = as_label_graph(links, len(data)).untied()
 
         def broken_at(prices: NDArray[np.float64]) -> NDArray[np.bool_]:
-            """Whether each link is broken; one without a price is as if left out."""
+            """Return whether each link is broken; a link without a price has no effect."""
             priced = replace(graph, pair_weights=np.where(links.same, prices, -prices))
             problem = Problem(model, (data, priced), options)
             labels = _labels(problem, engine.run(problem, seed=seed, progress=False).params)
             return (labels[links.pairs[:, 0]] == labels[links.pairs[:, 1]]) != links.same
 
-        idle = 0  # last price that is too low for any effect
+        idle = 0  # index of the last price that is too low for any effect
         while len(tried) <= max(best, idle) + patience:
             strength = 0.1 * 10 ** (len(tried) / 2)
             found.append(broken_at(np.where(held_in, strength, 0.0)))
@@ -290,7 +290,7 @@ def choose_strength(
 def _split(
     num_links: int, num_clusters: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Links to fit and links to hold out, as numbers."""
+    """Return the numbers of the links to fit, and of those to hold out."""
     least = 3 * num_clusters
     size = num_links if num_links < least else max(least, num_links // 2)
     order = np.random.default_rng(seed).permutation(num_links)
@@ -298,7 +298,7 @@ def _split(
 
 
 def _labels(problem: Problem, params: Mapping[str, NDArray]) -> NDArray[np.int64]:
-    """Most probable label of each point under the mixture, constraints left aside."""
+    """Return the most probable label of each point under the mixture, without the constraints."""
 
     def build(bare: Problem) -> Callable:
         def go(params: dict[str, Array], args: tuple) -> Array:

@@ -1,4 +1,4 @@
-"""Learn a classifier by mixtures in a source domain, and judge one that was moved to another domain."""
+"""Mixture classifiers in a source domain, and the assessment of classifiers moved to another domain."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _RIDGE = 1e-3
 """Share of the variance of each feature in a class that is added to the variances of its components."""
 
 _FOLDS = 5
-"""Parts of the rows, each left out once, to tell whether several components predict classes better."""
+"""Number of folds of rows by which one tests whether several components predict classes better."""
 
 _FEWEST = 2
-"""Rows of a class that are never left out, as a mixture needs two."""
+"""Minimum number of rows of a class that are never left out, as a mixture needs two."""
 
 
 def fit_source(
@@ -131,7 +131,7 @@ def fit_source(
 
 
 class _Classes(NamedTuple):
-    """Shares of classes among the rows, and a mixture of the rows of each."""
+    """Shares of classes among the rows, and a mixture for the rows of each class."""
 
     shares: NDArray
     parts: list[GaussianMixture]
@@ -143,7 +143,7 @@ def _by_class(
     numbers: Sequence[int | None],
     mixture: Callable[..., GaussianMixture],
 ) -> _Classes:
-    """Mixtures of the rows of each class, by `mixture_by_bic`."""
+    """Fit a mixture to the rows of each class, by `mixture_by_bic`."""
     sizes = np.bincount(owner) / len(points)
     spreads = np.stack([_spread(points[owner == c]) for c in range(len(numbers))])
     typical = np.sqrt(sizes @ spreads**2)
@@ -157,7 +157,7 @@ def _by_class(
 def _held_out(
     points: NDArray, owner: NDArray, numbers: Sequence[int], mixture: Callable[..., GaussianMixture]
 ) -> float:
-    """Log probability of the classes of rows that were left out, in five folds of each class."""
+    """Return the log probability of the classes of held-out rows, in five folds of each class."""
     fold = np.full(len(points), -1)
     rng = np.random.default_rng(0)
     for rows in (np.flatnonzero(owner == c) for c in range(len(numbers))):
@@ -182,10 +182,10 @@ def mixture_by_bic(
     seed: int = 0,
     unit: NDArray | None = None,
 ) -> GaussianMixture:
-    """Gaussian mixture of rows, of so many components, or of as many as minimise BIC.
+    """Fit a Gaussian mixture with a given number of components, or with the number that minimises BIC.
 
-    BIC presumes that every component has rows enough to learn it from. Numbers are left out by which there
-    are fewer rows than parameters, or one component has fewer than half as many.
+    BIC presumes that every component has enough rows to learn it from. Numbers of components are left out
+    if there are fewer rows than parameters, or one component has fewer than half as many.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def mixture_by_bic(
     most_components, covariance, num_restarts, seed
         See `fit_source`.
     unit : ndarray, shape (num_features,), optional
-        Deviations of the features, a thousandth of whose squares is added to variances.
+        Standard deviations of the features; a thousandth of their squares is added to variances.
     """
     most = min(check_integer("most_components", most_components), len(x))
     numbers = range(1, most + 1) if num_components is None else [num_components]
@@ -223,24 +223,24 @@ def mixture_by_bic(
 
 
 def _parameters(num_features: int, kind: str) -> int:
-    """Free parameters of the means and covariances of one component."""
+    """Number of free parameters of the mean and covariance of one component."""
     spread = num_features if kind == "diag" else num_features * (num_features + 1) // 2
     return num_features + spread
 
 
 def _spread(x: NDArray) -> NDArray[np.float64]:
-    """Standard deviations of features, exactly zero where one is constant."""
+    """Return standard deviations of features, exactly zero where one is constant."""
     return (x - x[0]).std(axis=0)
 
 
 def _units(spread: NDArray, typical: ArrayLike) -> NDArray[np.float64]:
-    """Deviations of features, at least a tenth of typical ones; one where there are none."""
+    """Return standard deviations of features, at least a tenth of typical ones; one where all are zero."""
     found = np.maximum(spread, 0.1 * np.asarray(typical))
     return np.where(found > 0, found, 1.0)
 
 
 def _rescaled(mixture: GaussianMixture, centre: NDArray, unit: NDArray) -> GaussianMixture:
-    """The mixture of the rows themselves, from that of rows in other units."""
+    """Return the mixture of the rows themselves, from that of rows in other units."""
     if mixture.covariance_type == "full":
         mixture.covariances_ = mixture.covariances_ * (unit[:, None] * unit)
         mixture.precisions_ = mixture.precisions_ / (unit[:, None] * unit)
@@ -256,7 +256,7 @@ def _rescaled(mixture: GaussianMixture, centre: NDArray, unit: NDArray) -> Gauss
 def _class_numbers(
     labels: ArrayLike | PartialLabels, num_points: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
-    """Classes from 0 on, none of which is missing, and their names, if they have some."""
+    """Return classes from 0 on, none of them missing, and their names, if they have names."""
     told = as_partial_labels(labels)
     found, names = told.values, told.names
     if found.shape != (num_points,):
@@ -280,7 +280,7 @@ def _class_numbers(
 
 
 def _matrices(mixture: GaussianMixture) -> NDArray[np.float64]:
-    """Covariances as matrices."""
+    """Return the covariances as matrices."""
     given = mixture.covariances_
     return given if given.ndim == 3 else given[:, :, None] * np.eye(given.shape[1])
 
@@ -318,7 +318,7 @@ class ComponentMaps:
         self.matched = np.stack(linear_sum_assignment(apart), axis=1)
 
     def __call__(self, x: NDArray) -> NDArray[np.float64]:
-        """Images of points under the map of each matched component, (num_matched, num_points, d)."""
+        """Return images of points under the map of each matched component, (num_matched, num_points, d)."""
         here, there = self.source, self.target
         before, after = (np.linalg.cholesky(one.covariances_) for one in (here, there))
         images = []

@@ -58,26 +58,26 @@ __all__ = ["ComponentwiseEM"]
 
 
 _ROUNDING = 1e-12
-"""Fall of the objective, relative to its size, that is rounding."""
+"""Decrease of the objective, relative to its size, that is put down to rounding."""
 
 
 _WORTH = 10.0
-"""Steps whose gain a removal must exceed before parameters have settled."""
+"""Number of steps whose gain a removal must exceed before parameters have settled."""
 
 _BETWEEN = 8
-"""Steps after which features are weighed before parameters have settled."""
+"""Number of steps after which features are assessed before parameters have settled."""
 
 _ROUGH, _STEPS = 1e-5, 300
-"""Tolerance and most steps of the search in some of the rows."""
+"""Tolerance and maximum number of steps of the search in some of the rows."""
 
 _ROWS = 50
-"""Rows for each cluster of the start from which they are: of few rows, messages were longer at times."""
+"""Minimum number of rows per cluster of the start for that: with few rows, messages were sometimes longer."""
 
 
 class _Search(NamedTuple):
     """State of a search from one start.
 
-    While `held`, saliencies stay at one; `diagonal` is what was found then.
+    While `held`, saliencies stay at one; `diagonal` is the result of that stage.
     """
 
     steps: Array
@@ -150,7 +150,7 @@ class ComponentwiseEM(KeptEngine):
     prunes: ClassVar[bool] = True
 
     def roughly(self) -> Engine:
-        """EM, for chains: proper priors remove nothing."""
+        """Return EM, for starts of chains, as proper priors remove nothing."""
         return EM(num_restarts=4, tol=1e-5)
 
     def run(
@@ -204,9 +204,10 @@ class ComponentwiseEM(KeptEngine):
     def _begun(
         self, problem: Problem, names: Sites, state: _Search, clock: Clock
     ) -> dict[str, NDArray]:
-        """Starts from a search in some of the rows, which ends where less in use makes the message longer.
+        """Return starts from a search in some of the rows, which ends where removals make messages longer.
 
-        What does not pay for itself there is taken out. The other rows may take out more.
+        Clusters and features that do not pay for themselves there are removed. The other rows may lead to
+        more removals.
         """
         fixed = problem.args, np.asarray(_ROUGH, float), np.asarray(_STEPS), np.asarray(_STEPS + 1)
         build, first = partial(self._program, names, begins=True), one_member(state, 0)
@@ -245,7 +246,7 @@ class ComponentwiseEM(KeptEngine):
         )
 
     def _program(self, names: Sites, problem: Problem, *, begins: bool = False) -> Callable:
-        """For one start: steps until it has stopped or done `limit`; see `_begun` for one that begins."""
+        """Program for one start: steps until it has stopped or done `limit`; `_begun` makes starts."""
 
         def step(state: _Search, args: tuple, tol: Array, most: Array) -> _Search:
             def traced(params: dict[str, Array]) -> dict[str, dict]:
@@ -276,7 +277,7 @@ class ComponentwiseEM(KeptEngine):
             )
             # what is left would have to cost less than nothing to be shorter
             ended |= (likelihood < best_value) | (begins & ~shorter)
-            # with hard links, fewer clusters may be too few
+            # hard links may need more clusters
             over = (settled & ended) | (~good & jnp.isfinite(best_value))
             free = over & state.held & ~cut & (not begins)
             code = stop_code(broken=~good & ~over, settled=over & ~free, cut=cut)
@@ -318,13 +319,13 @@ class ComponentwiseEM(KeptEngine):
         gain: Array,
         features: Array,
     ) -> tuple[dict[str, Array], Array, Array, Array]:
-        """Parameters with less in use.
+        """Return parameters after a removal.
 
-        Also whether that is before they settle, whether there can be none, and whether the message is
-        shorter. Only clusters are taken out where `features` is false.
+        Also return whether it takes place before parameters settle, whether no removal is possible, and
+        whether the message is shorter. If `features` is false, only clusters are removed.
 
-        It is before they settle where it shortens the message by more than many steps, or a cluster has
-        less than a point. With links removals wait: they may leave too few clusters.
+        A removal takes place before parameters settle if it shortens the message by more than many steps
+        do, or a cluster has less than a point. With links, removals wait: they may leave too few clusters.
         """
         never = jnp.zeros((), bool)
         if at.block.is_flat:
@@ -341,7 +342,7 @@ class ComponentwiseEM(KeptEngine):
             many = at.value.shape[0] >= _ROWS * len(at.weights)
             turn = features & (settled | (many & apace & (steps % _BETWEEN == 0)))
             less, some = lax.cond(turn & ~(saved > 0), lambda: simpler(at, traced, least), the_same)
-            # of a settled search, the cluster that is missed least goes all the same
+            # in a settled search, the cluster that is missed least is removed in any case
             fewer = (saved > least) | (settled & ~some)
             params = jax.tree.map(
                 lambda one, other: jnp.where(fewer, one, other),

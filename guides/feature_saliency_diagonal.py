@@ -1,4 +1,4 @@
-"""The diagonal mixture without saliencies that component-wise EM finds on its way."""
+"""The diagonal mixture without saliencies that component-wise EM finds as an intermediate result."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 __all__ = ["Diagonal", "all_used", "number_of_clusters", "that_ranks"]
 
 _WORTH = 2.0
-"""Difference of two BIC that is worth a mention (Kass and Raftery 1995, J. Am. Stat. Assoc. 90, 773-795)."""
+"""Difference of BIC that is worth mentioning (Kass and Raftery 1995, J. Am. Stat. Assoc. 90, 773-795)."""
 
 
 def number_of_clusters(number: int) -> str:
-    """A number of clusters in words."""
+    """Return a number of clusters in words."""
     return "1 cluster" if number == 1 else f"{number} clusters"
 
 
 class Diagonal(NamedTuple):
-    """The mixture of least BIC among those whose saliencies are all one.
+    """The mixture of smallest BIC among those whose saliencies are all one.
 
     Attributes
     ----------
@@ -35,14 +35,14 @@ class Diagonal(NamedTuple):
     clusters: Array
 
     def beside(self, counts: Array, bic: Array, clusters: Array) -> Diagonal:
-        """The better of this and another mixture, if that one counts."""
+        """Return the better of this and another mixture, if that one counts."""
         better = counts & (bic < self.bic)
         return Diagonal(
             jnp.where(better, bic, self.bic), jnp.where(better, clusters, self.clusters)
         )
 
     def remark(self, bic: float, *, all_normal: bool) -> str | None:
-        """What there is to say beside a result that has some BIC; None if that is not larger by two.
+        """Return a remark on a result with a given BIC; None unless that is larger by two.
 
         Where all features are normal `gmm` fits the same mixture.
         """
@@ -59,7 +59,7 @@ class Diagonal(NamedTuple):
 
 
 def all_used(used: int, allowed: int, *, all_normal: bool) -> str | None:
-    """What to do where there might be more clusters than were allowed; None where some are left."""
+    """Return advice where there may be more clusters than were allowed; None where some are unused."""
     if used < allowed:
         return None
     said = f"All {allowed} clusters allowed are used: raise num_clusters and see whether the answer stays"
@@ -78,11 +78,12 @@ def that_ranks(
     num_parameters: Sequence[int],
     num_rows: float,
 ) -> int:
-    """The start of the shortest message.
+    """Return the start of the shortest message, or of one that ranks features.
 
-    If all its saliencies are one, which ranks no features, the shortest of those with as many clusters and
-    learned saliencies whose messages are longer by no more than the price of what these take: a saliency
-    and the parameters of a common density, half a logarithm of the rows each. One cluster ranks nothing.
+    If all saliencies of the shortest message are one, it ranks no features. Another start is then taken: the
+    shortest with as many clusters and learned saliencies, if its message is longer by no more than their
+    price, which is half a logarithm of the rows for each saliency and each parameter of a common density. One
+    cluster ranks nothing.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def that_ranks(
     weights : ndarray, shape (num_starts, num_clusters)
     saliency : ndarray, shape (num_starts, num_features)
     num_parameters : sequence of int, length num_features
-        Of one density of each feature.
+        Number of parameters of one density of each feature.
     num_rows : float
     """
     shortest = int(np.argmax(value))

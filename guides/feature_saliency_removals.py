@@ -1,4 +1,4 @@
-"""What a message with feature saliencies gains where a cluster or a feature is left out."""
+"""Gains in the length of a message with feature saliencies by removing a cluster or a feature."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from .feature_saliency_steps import Weighed, log_prior
 __all__ = ["Traced", "simpler", "worst_cluster"]
 
 _AT_ONCE = 1_000_000
-"""Entries of the parameters of structures that are weighed at once."""
+"""Maximum number of parameter entries of structures that are assessed at once."""
 
 type Traced = Callable[[dict[str, Array]], dict[str, dict]]
 """Trace of the model at other parameters."""
 
 
 def worst_cluster(at: Weighed, traced: Traced, min_clusters: int) -> tuple[Array, Array]:
-    r"""Cluster whose removal shortens the message most, and by how much: minus infinity if all must stay.
+    r"""Return the cluster whose removal shortens the message most, and the gain; -inf if all must stay.
 
-    The densities of the others are held and share its points, for which the log likelihood changes by
-    :math:`\sum_i \log (1 - w_{ij}) / (1 - \alpha_j)`, exactly where no links tie points.
+    The densities of the others are held fixed and share its points. The log likelihood then changes by
+    :math:`\sum_i \log (1 - w_{ij}) / (1 - \alpha_j)`, which is exact where no links tie points.
     """
     allowed = (at.weights > 0) & ~at.held() & (at.used.number > min_clusters)
     prior = _each(lambda k: log_prior(traced(at.without(k)), at.names), at, len(at.weights))
     prior = prior - at.log_prior
     rest = jnp.log1p(-jnp.where(allowed & (at.used.number > 1), at.weights, 0.0))
     gain = prior + at.log_share_of_others() - at.value.shape[0] * rest
-    less_than_a_point = at.weights * at.value.shape[0] < 1.0  # its length means nothing
+    less_than_a_point = at.weights * at.value.shape[0] < 1.0  # its message length is meaningless
     gain = jnp.where(allowed, jnp.where(less_than_a_point, jnp.inf, gain), -jnp.inf)
     return gain.argmax(), gain.max()
 
 
 def simpler(at: Weighed, traced: Traced, least: ArrayLike) -> tuple[dict[str, Array], Array]:
-    """Parameters with saliencies of zero or one where each shortens the message by more than `least` nats.
+    """Set saliencies to zero or one where each shortens the message by more than `least` nats.
 
     A feature of saliency zero gets the common density that fits all its values.
 
@@ -73,7 +73,7 @@ def simpler(at: Weighed, traced: Traced, least: ArrayLike) -> tuple[dict[str, Ar
 
 
 def _each(of: Callable[[Array], Array], at: Weighed, number: int) -> Array:
-    """A function of 0, 1, ..., for many at once, so that what they have in common is computed once."""
+    """Map a function over 0, 1, ..., many at once, so that common terms are computed only once."""
     together = max(1, _AT_ONCE // (len(at.weights) * len(at.saliency)))
     if number <= together:
         return jax.vmap(of)(jnp.arange(number))

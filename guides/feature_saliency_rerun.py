@@ -1,4 +1,4 @@
-"""EM at saliencies that are held, from the parameters of a fit."""
+"""EM at saliencies that are held fixed, from the parameters of a fit."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ def em_at_held_saliencies(
     tol: float = 1e-9,
     max_steps: int = 2000,
 ) -> tuple[dict[str, NDArray], NDArray]:
-    """Weights and densities at given saliencies, and the responsibilities, (num_points, num_clusters).
+    """Fit weights and densities at given saliencies, and responsibilities, (num_points, num_clusters).
 
-    No cluster is taken out. The steps end when one changes the objective by less than `tol` for each known
-    value.
+    No cluster is removed. The steps end when one changes the objective by less than `tol` per known value.
 
     Raises
     ------

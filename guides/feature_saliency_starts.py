@@ -1,4 +1,4 @@
-"""Where component-wise EM starts: at classes that are known, and of many rows at what some of them say."""
+"""Starts of component-wise EM: at known classes, and with many rows, from a search in some of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .feature_saliency_steps import Sites
 __all__ = ["at_known_rows", "num_known", "num_starts", "some_rows", "with_all_features"]
 
 _FEWEST, _MOST = 3, 20
-"""Starts where none are asked for."""
+"""Minimum and maximum default number of starts."""
 
 _WORK = 4_000_000
-"""Rows times features times clusters, summed over the starts, up to which there are more than the fewest."""
+"""Product of rows, features and clusters, summed over starts, up to which there are more than the minimum."""
 
 _ROWS_PER_CLUSTER = 300
-"""Rows for each cluster of the start that are enough to begin the search with."""
+"""Number of rows per cluster of the start that are enough to begin the search."""
 
 _MANY = 4
-"""How many times as many rows there must be for a search in some of them to be worth its compilation."""
+"""Minimum ratio of all rows to those for a search in some of them to be worth its compilation."""
 
 
 def num_starts(problem: Problem, names: Sites) -> int:
-    """Many, since there are many messages of nearly the same length; few of large tables."""
+    """Return many starts, as many messages have nearly the same length, but few for large tables."""
     data = observed_table(problem, names.observed)
     clusters = latent_shapes(problem)[names.weights][-1]
     work = clusters * (0 if data is None else data.size)
@@ -38,7 +38,7 @@ def num_starts(problem: Problem, names: Sites) -> int:
 
 
 def at_known_rows(problem: Problem, names: Sites, starts: dict[str, NDArray]) -> dict[str, NDArray]:
-    """Starts whose clusters have the means of normal features of the rows that partial labels give them."""
+    """Starts whose clusters have the means of normal features of rows that partial labels give them."""
     data = observed_table(problem, names.observed)
     known = next((arg for arg in problem.args if isinstance(arg, PartialLabels)), None)
     if known is None or data is None or not names.normal:
@@ -61,21 +61,21 @@ def num_known(problem: Problem) -> int:
 
 
 def with_all_features(names: Sites, starts: dict[str, NDArray]) -> dict[str, NDArray]:
-    """Starts, and the first of them again with all saliencies at one, where they stay or fall to zero."""
+    """Return starts, and the first again with all saliencies at one, where they stay or fall to zero."""
     more = {name: np.concatenate([values, values[:1]]) for name, values in starts.items()}
     more[names.saliency][-1] = 1.0
     return more
 
 
 def _is_blank(arg: Any) -> bool:
-    """Whether an argument says nothing: `fit` passes a graph where there are no links."""
+    """Return whether an argument is empty, as `fit` passes a graph where there are no links."""
     return arg is None or (isinstance(arg, LabelGraph) and not arg.num_links)
 
 
 def some_rows(
     problem: Problem, names: Sites, starts: dict[str, NDArray], seed: int
 ) -> Problem | None:
-    """The problem for rows drawn at random; None where there are few, or where it is more than a table."""
+    """Return the problem for a random sample of rows; None if rows are few, or data more than a table."""
     tables = [n for n, arg in enumerate(problem.args) if not _is_blank(arg)]
     data = observed_table(problem, names.observed)
     size = _ROWS_PER_CLUSTER * starts[names.weights].shape[-1]

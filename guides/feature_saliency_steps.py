@@ -1,4 +1,4 @@
-"""Steps of component-wise EM: labels weighed at held densities, weights one by one, then all else."""
+"""Steps of component-wise EM: responsibilities at fixed densities, weights one by one, then all else."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["Sites", "Weighed", "log_prior"]
 
 
 class Sites(NamedTuple):
-    """Names of observed site, weights and features by role, and what is known of the features.
+    """Names of observed site, weights and features by role, and facts about the features.
 
-    `normal` are the normal columns, `num_parameters` those of one density of each feature, and `is_flat`
-    says whether their priors are.
+    `normal` are the normal columns, `num_parameters` the numbers of parameters of one density of each
+    feature, and `is_flat` is whether their priors are flat.
     """
 
     observed: str
@@ -62,7 +62,7 @@ class Sites(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            If the model is another one.
+            If the model is of another kind.
         """
         trace = abstract_trace(problem)
         blocks = [
@@ -111,7 +111,7 @@ def log_prior(trace: Mapping[str, dict], names: Sites) -> Array:
 class Weighed(NamedTuple):
     """The model at parameters: its sites, and the log densities of all rows in the clusters that are used.
 
-    `share` may hold the responsibilities, which are then computed once for all that asks for them.
+    `share` may hold the responsibilities, which are then computed only once.
     """
 
     names: Sites
@@ -153,7 +153,7 @@ class Weighed(NamedTuple):
 
     @property
     def structure(self) -> Array:
-        """A number for which clusters and features are used, the larger the more."""
+        """A number that encodes how many clusters and features are in use; it increases with them."""
         free = (self.saliency > 0).sum() + (self.saliency < 1).sum() * 1_000
         return (self.weights > 0).sum() + free * 1_000
 
@@ -173,35 +173,35 @@ class Weighed(NamedTuple):
         return free * jnp.log(self.value.shape[0]) - 2 * log_likelihood
 
     def density(self) -> tuple[Array, Array]:
-        """Densities of the rows in the clusters relative to the greatest, and the logarithm of that."""
+        """Return densities of the rows in the clusters relative to the largest, and the logarithm of that."""
         top = self.unary.max(axis=0)
-        # where all have vanished beside a cluster that is taken out, they are alike
+        # where all underflow beside a removed cluster, they are taken to be equal
         least = jnp.sqrt(jnp.finfo(top.dtype).tiny)
         found = jnp.maximum(jnp.exp(self.unary - top), least)
         return lax.optimization_barrier((jnp.where(self.weights[:, None] > 0, found, 0.0), top))
 
     def at_held_precision(self) -> Array:
-        """Log joint density but for the precision to which densities in use are stated.
+        """Return the log joint density without the precision to which densities in use are stated.
 
-        That precision, the block's `structure_length`, falls with weights and saliencies. Against it they
-        would be drawn to zero; without it no step of EM lowers this objective.
+        That precision, the block's `structure_length`, falls with weights and saliencies, and would draw them
+        to zero. Without it, no step of EM lowers this objective.
         """
         return self.log_joint() + self.block.structure_length(self.fn.components, self.weights)
 
     def log_responsibilities(self) -> Array:
-        """Their logarithms, far below the least number; with links, minus infinity there."""
+        """Return log responsibilities, also far below the smallest number; with links, -inf there."""
         if not self.fn.labels.is_shared:
             return jnp.log(self.responsibilities())
         joint = self._joint()
         return joint - logsumexp(joint, axis=0)
 
     def _joint(self) -> Array:
-        """Log joint probabilities of rows and clusters where no links tie rows."""
+        """Return log joint probabilities of rows and clusters where no links tie rows."""
         log_weights = jnp.log(jnp.where(self.weights > 0, self.weights, 1.0))
         return self.unary + log_weights[:, None]
 
     def log_share_of_others(self) -> Array:
-        """Sums over rows of the log probability of not being in each cluster."""
+        """Return sums over rows of the log probability of not being in each cluster."""
         if not self.fn.labels.is_shared:
             rest = jnp.maximum(1.0 - self.responsibilities(), jnp.finfo(self.weights.dtype).eps)
             return jnp.log(rest).sum(axis=1)
@@ -213,7 +213,7 @@ class Weighed(NamedTuple):
         return jnp.where(first, others - total, jnp.log1p(-share)).sum(axis=1)
 
     def _labels(self, weights: Array) -> LinkedCategorical:
-        """Joint prior of the labels at other weights, whose logarithms are numbers where they are zero."""
+        """Return the joint prior of the labels at other weights, with finite logarithms of zero weights."""
         used, labels = weights > 0, self.fn.labels
         log_weights = jnp.where(used, jnp.log(jnp.where(used, weights, 1.0)), partition.FORBIDDEN)
         return LinkedCategorical(
@@ -226,34 +226,34 @@ class Weighed(NamedTuple):
         )
 
     def held(self) -> Array:
-        """Clusters that partial labels name, which always stay."""
+        """Return the clusters that partial labels name, which always stay."""
         if self.fn.log_side is None:
             return jnp.zeros(self.weights.shape, bool)
         admits = jnp.asarray(self.fn.log_side) > partition.FORBIDDEN
         return (admits & ~admits.all(axis=1, keepdims=True)).any(axis=0)
 
     def smallest(self) -> tuple[Array, Array]:
-        """Number of clusters used, and the smallest that may be left out, -1 if none may."""
+        """Return the number of clusters in use, and the smallest that may be removed, -1 if none may be."""
         free = (self.weights > 0) & ~self.held()
         found = jnp.where(free, self.weights, jnp.inf).argmin()
         return self.used.number, jnp.where(free.any(), found, -1)
 
     def without(self, cluster: Array) -> dict[str, Array]:
-        """The parameters with a cluster left out."""
+        """Return the parameters without a cluster."""
         rest = self.weights.at[cluster].set(0.0)
         return self.all_params() | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
 
     def all_params(self) -> dict[str, Array]:
-        """Values of all sites."""
+        """Return the values of all sites."""
         return self.params | {self.names.weights: self.weights}
 
     def common_densities(self, share: Array) -> dict[str, Array]:
-        """Parameters of the common densities after a step, by site."""
+        """Return the parameters of the common densities after a step, by site."""
         found, _ = self._posterior(share, self.weights)
         return {name: new for name, new in self._modes(found).items() if name in self.names.common}
 
     def mixed_by_feature(self, other: Mapping[str, Array], where: Array) -> dict[str, Array]:
-        """Parameters of common densities, from others for some of the features."""
+        """Return parameters of common densities, with those of another step for some of the features."""
         columns = {n: np.array(self.block.columns_of(r)) for n, r in self.names.common.items()}
         return {
             name: jnp.where(
@@ -266,9 +266,9 @@ class Weighed(NamedTuple):
     def moved(self, min_clusters: int, plain: Array) -> dict[str, Array]:
         """Update weights, then densities and saliencies.
 
-        Where densities have a prior, weights and saliencies are their expected shares. A flat prior would
-        let clusters collapse on single rows, against which the thesis' price of a cluster guards: weights
-        are then updated one after another by eq. 4.29, and saliencies by eq. 4.30.
+        Where densities have a prior, weights and saliencies are their expected shares. Under a flat prior,
+        clusters could collapse on single rows, which the thesis' price of a cluster prevents: weights are
+        then updated one after another by eq. 4.29, and saliencies by eq. 4.30.
         """
         if not self.block.is_flat:
             return self.moved_by_shares(plain)
@@ -298,7 +298,7 @@ class Weighed(NamedTuple):
         return self.params | {self.names.weights: weights} | self._modes(found)
 
     def _shares(self) -> tuple[Array, Array]:
-        """Responsibilities, and the weights that they give."""
+        """Return responsibilities, and the weights that follow from them."""
         share = self.responsibilities()
         return share, share.sum(axis=1) / share.sum()
 
@@ -307,11 +307,11 @@ class Weighed(NamedTuple):
         return self._expected()[1](self.weights) if self.share is None else self.share
 
     def with_share(self) -> Weighed:
-        """The same with its responsibilities."""
+        """Return the same model with its responsibilities computed."""
         return self._replace(share=self.responsibilities())
 
     def _expected(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-        """Expected sizes of the clusters, and responsibilities (num_clusters, num_points), given weights."""
+        """Expected sizes of clusters, and responsibilities (num_clusters, num_points), given weights."""
         if self.fn.labels.is_shared:
             density, _ = self.density()
             return (
@@ -335,14 +335,14 @@ class Weighed(NamedTuple):
         return counts, lambda weights: self._labels(weights).responsibilities(self.unary.T).T
 
     def _posterior(self, share: Array, weights: Array) -> tuple[Any, Any]:
-        """Posterior of all densities given responsibilities, and the moments it comes from."""
+        """Return the posterior of all densities given responsibilities, and its moments."""
         used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
         block: Any = self.block
         moments = self.fn.components.moments(self.value, share, block.centre, used)
         return block.update(moments, ()), moments
 
     def _modes(self, found: Any) -> dict[str, Array]:
-        """Parameters of all densities for which the message is shortest, by site."""
+        """Return the parameters of all densities for which the message is shortest, by site."""
         values = {role: self.params[name] for role, name in self.names.roles}
         new = self.block.density_mode(found, values)
         return {name: new[role] for role, name in self.names.roles if role in new}
@@ -350,7 +350,7 @@ class Weighed(NamedTuple):
     def _features(
         self, share: Array, weights: Array, plain: ArrayLike, price: ArrayLike
     ) -> dict[str, Array]:
-        """Modes of densities and saliencies."""
+        """Return the modes of densities and saliencies."""
         found, moments = self._posterior(share, weights)
         number = (weights > 0).sum()
         saliency = saliency_updated(self.saliency, moments, number, plain, price)

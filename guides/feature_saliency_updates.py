@@ -1,4 +1,4 @@
-"""New weights and saliencies of component-wise EM, given what EM expects."""
+"""Updates of weights and saliencies in component-wise EM, given expected statistics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sidebayes.models.blocks.saliency.message_length import PER_DENSITY
 __all__ = ["saliency_updated", "weight_updated"]
 
 _TRIED = 33
-"""Lengths of a step of a saliency that are tried."""
+"""Number of lengths of a step of a saliency that are tried."""
 
 
 def weight_updated(
     weights: Array, cluster: Array, counts: Array, price: Array, held: Array, min_clusters: int
 ) -> Array:
-    r"""Weights after one of them is updated, the others in proportion.
+    r"""Return weights after an update of one of them, with the others in proportion.
 
     While every cluster has more support than its price c, :math:`(N_j - c) / (n - k c)` maximises the
     objective exactly (own derivation). Otherwise the step is that of Figueiredo and Jain, :math:`\max(N_j
@@ -44,15 +44,15 @@ def saliency_updated(
     plain: ArrayLike,
     price: ArrayLike = PER_DENSITY / 2,
 ) -> Array:
-    r"""Saliencies after a step.
+    r"""Return saliencies after a step.
 
-    The plain step is eq. 4.30. Where densities of relevant values are like the common ones, all that
-    it learns is which values it took for relevant, and it moves by one part in n / k. Then it takes a
-    longer one: with labels alone unknown, the log likelihood at :math:`\rho + \delta` exceeds that at
-    :math:`\rho` by :math:`\delta D - \delta^2 J` at least, as long as neither :math:`\rho` nor
+    The plain step is eq. 4.30. Where densities of relevant values are like the common ones, it only
+    reproduces which values were taken to be relevant, and it moves by one part in n / k. A longer step is
+    then taken: with only the labels unknown, the log likelihood at :math:`\rho + \delta` exceeds that at
+    :math:`\rho` by at least :math:`\delta D - \delta^2 J`, as long as neither :math:`\rho` nor
     :math:`1 - \rho` is more than halved (own derivation, from :math:`\log(1 + t) \ge t - t^2` for
     :math:`t \ge -1/2`). Here :math:`D = \sum w (r - \rho) / \rho(1 - \rho)`, and :math:`J = \sum w (r -
-    \rho)^2 / \rho^2(1 - \rho)^2`, of values that are relevant with probability r.
+    \rho)^2 / \rho^2(1 - \rho)^2`, for values that are relevant with probability r.
     """
     relevant, others = moments.on, moments.off
     price_off = jnp.asarray(price)

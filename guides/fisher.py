@@ -17,7 +17,7 @@ __all__ = ["Natural", "fisher_solve", "natural_metric", "natural_newton"]
 
 
 class Natural(NamedTuple):
-    r"""Natural parameters of a Gaussian mixture, or slopes in them.
+    r"""Natural parameters of a Gaussian mixture, or gradients in them.
 
     Attributes
     ----------
@@ -35,23 +35,23 @@ class Natural(NamedTuple):
 
     @classmethod
     def of(cls, params: dict[str, Array]) -> Natural:
-        """Natural parameters of the sites ``weights``, ``mean`` and ``covariance``."""
+        """Return natural parameters from the sites ``weights``, ``mean`` and ``covariance``."""
         precision = jnp.linalg.inv(params["covariance"])
         shift = jnp.matvec(precision, params["mean"])
         return cls(jnp.log(params["weights"]), shift, precision)
 
     def params(self) -> dict[str, Array]:
-        """The sites."""
+        """Return the values of the sites."""
         covariance = jnp.linalg.inv((self.precision + self.precision.mT) / 2)
         mean = jnp.matvec(covariance, self.shift)
         return {"weights": jax.nn.softmax(self.logits), "mean": mean, "covariance": covariance}
 
 
 def fisher_solve(params: dict[str, Array], num_points: int, slope: Natural) -> Natural:
-    r"""Steps whose product with the Fisher information is a given slope.
+    r"""Return the step whose product with the Fisher information is a given gradient.
 
-    Information is that of points and labels together, which is block diagonal. Its inverse maps
-    changes of moments to changes of natural parameters, so no system is solved:
+    The information is that of points and labels together, which is block diagonal. Its inverse maps
+    changes of moments to changes of natural parameters, so that no system has to be solved:
 
     .. math:: \delta\mu_j = g_{\upsilon j} / N_j, \quad
               \delta\Sigma_j = -2 g_{\Upsilon j} / N_j - \mu_j \delta\mu_j^\top
@@ -89,7 +89,7 @@ def fisher_solve(params: dict[str, Array], num_points: int, slope: Natural) -> N
 
 
 def natural_newton(problem: Problem, loss: Callable, args: tuple) -> Callable:
-    """Newton steps for `ascend`, preconditioned by the inverse Fisher information."""
+    """Make Newton steps for `ascend`, preconditioned by the inverse Fisher information."""
     return newton_steps(loss, natural_metric(problem, args))
 
 

@@ -1,4 +1,4 @@
-"""Numbers of components and of clusters, and the strength of links, for partitioned mixtures."""
+"""Choice of the numbers of components and clusters, and of the strength of links, in partitioned mixtures."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class GrowthStep:
     Attributes
     ----------
     num_components, num_clusters : int
-        Gaussians, and clusters that own one at least.
+        Number of Gaussians, and of clusters that own at least one.
     strength : float
     violation : float
         Share of the links' weight that is expected to be violated.
     misfit : float
         Expected negative log joint density of points and components, less the entropy of these.
     log_likelihood : float
-        Of the points under the Gaussians alone.
+        Log likelihood of the points under the Gaussians alone.
     bic : float
         Half of the usual scale (Raghuram 2014, eq. 3.16), plus K log L.
     params : dict of ndarray
     starts_at_best : int
-        Number of starts that came as high.
+        Number of starts that reached this height.
     """
 
     num_components: int
@@ -84,7 +84,7 @@ def growth_path(
     progress: Callable[[GrowthStep], None] | None = None,
     **options: Any,
 ) -> list[GrowthStep]:
-    """Split one component after another, and choose the strength of links for each number of them.
+    """Split one component after another, and choose the strength of links for each number of components.
 
     Arrays of components have room for 4, 8, 16, 24, ... of them, so that few programs are compiled.
 
@@ -92,32 +92,32 @@ def growth_path(
     ----------
     x : Array, shape (num_points, num_features)
     graph : LabelGraph
-        Whose absolute link weights are the confidences C, in units of the strength.
+        Its absolute link weights are the confidences C, in units of the strength.
     num_clusters : int or None
-        None lets the links say how many clusters there are.
+        With None, the links determine the number of clusters.
     most_components : int
     strengths : sequence of float
         Tried in turn, each from the same start.
     engine : EM
     num_splits : int
-        Splits to go on from, the best of which is kept at each strength.
+        Number of splits from which EM continues; the best is kept at each strength.
     patience : int
-        Numbers of components without a lower BIC after which growth ends.
+        Number of successive numbers of components without a lower BIC after which growth ends.
     seed : int
     progress : callable, optional
-        Told of every number of components.
+        Called for every number of components.
     **options
-        Of `mcp`.
+        Options of `mcp`.
 
     Returns
     -------
     list of GrowthStep
-        By number of components.
+        Steps in the order of the number of components.
     """
     first = 2 if num_clusters is None else num_clusters
 
     def room(number: int) -> int:
-        """Components that arrays have room for; what is not there needs a prior to be drawn to."""
+        """Number of components that arrays can hold; absent components need a prior to be drawn to."""
         if number == first or options.get("prior") == "flat":
             return number
         return -(-number // 4) * 4 if number <= 8 else -(-number // 8) * 8
@@ -153,7 +153,7 @@ def mcp_with_room(
     prior: str | GaussianPrior = "empirical",
     concentration: float = 1.0,
 ) -> None:
-    """`mcp` with room for components that take no part; those alive are data.
+    """`mcp` with room for components that take no part; `alive` is part of the data.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def mcp_with_room(
     alive : Array of bool, shape (room,)
         See `PartitionedMixture`.
     num_clusters, keep_all, covariance, prior, concentration
-        See `mcp`. An empirical prior is that for the components alive.
+        See `mcp`. An empirical prior is that for the components that are alive.
     """
     if isinstance(prior, str) and prior == "empirical":
         prior = GaussianPrior.empirical(x, 1)
@@ -185,34 +185,34 @@ def _roomy(
     num_clusters: int | None,
     options: dict[str, Any],
 ) -> Problem:
-    """`mcp` with a number of components that is data."""
+    """Make the problem of `mcp` with a number of components that is part of the data."""
     known = {"num_clusters": num_clusters or room, "keep_all": num_clusters is not None}
     return Problem(mcp_with_room, (x, graph, jnp.arange(room) < number), known | options)
 
 
 def _at(problem: Problem, strength: float) -> Problem:
-    """The problem with links of some strength."""
+    """Return the problem with links of a given strength."""
     x, graph, alive = problem.args
     stated = replace(graph, pair_weights=np.asarray(graph.pair_weights) * strength)
     return replace(problem, args=(x, stated, alive))
 
 
 def _of_components(params: Mapping[str, NDArray]) -> list[str]:
-    """Sites with a row for every component: all, but for one covariance of all."""
+    """Return the sites with a row per component: all sites but a shared covariance."""
     size = len(params["mean"])
     tied = {name for name in ("covariance",) if name in params and params[name].ndim == 2}
     return [name for name, value in params.items() if name not in tied and len(value) == size]
 
 
 def _cut(one: GrowthStep) -> dict[str, NDArray]:
-    """Parameters of the components that there are."""
+    """Return the parameters of the components that are in use."""
     own = _of_components(one.params)
     found = {n: v[: one.num_components] if n in own else v for n, v in one.params.items()}
     return found | {"weights": found["weights"] / found["weights"].sum()}
 
 
 def _widened(params: Mapping[str, NDArray], room: int, num_clusters: int) -> dict[str, NDArray]:
-    """Parameters with room for more components, which are copies of the last one."""
+    """Return parameters with room for more components, which are copies of the last one."""
     own = _of_components(params)
     spare = room - len(params["mean"])
     found = {
@@ -226,7 +226,7 @@ def _widened(params: Mapping[str, NDArray], room: int, num_clusters: int) -> dic
 
 
 def _cheapest(tried: Sequence[GrowthStep]) -> GrowthStep:
-    """Among those that violate hardly more than the least, the one that fits best."""
+    """Return the step that fits best among those with nearly the smallest violation."""
     least = min(one.violation for one in tried)
     close = [one for one in tried if one.violation - least < CLOSE]
     return min(close, key=lambda one: one.misfit)
@@ -245,7 +245,7 @@ def _growth_step(
     def build(bare: Problem) -> Callable:
         def go(params: dict[str, Array], args: tuple) -> dict[str, Array]:
             fn, value = _mixture(bare, params, args)
-            joint = fn.joint(value)  # of components that take no part, as good as zero
+            joint = fn.joint(value)  # nearly zero for components that take no part
             log_q = fn.log_memberships(fn.log_factors(value))
             return {
                 "violation": fn.violation(value),
@@ -277,7 +277,7 @@ def _growth_step(
 
 
 def _mixture(problem: Problem, params: Mapping[str, Any], args: tuple) -> tuple[Any, Array]:
-    """The partitioned mixture of a model, and its data."""
+    """Return the partitioned mixture of a model, and its data."""
     ((fn, value),) = collapsed_sites(trace_model(problem, params, args)).values()
     return fn, value
 
@@ -285,17 +285,17 @@ def _mixture(problem: Problem, params: Mapping[str, Any], args: tuple) -> tuple[
 def _splits(
     problem: Problem, grown: GrowthStep, num_clusters: int | None, number: int
 ) -> list[dict[str, NDArray]]:
-    """Starts for one component more: of the splits that violate least, the likeliest.
+    """Return starts with one more component: among the splits that violate least, the most likely ones.
 
-    Splits whose shares of violated links differ by less than a hundredth are as good as one another. Of
-    these, those that open a cluster come last.
+    Splits whose shares of violated links differ by less than a hundredth count as equal. Among these, those
+    that open a new cluster come last.
     """
     room, size = len(problem.args[2]), grown.num_components
     params = _widened(grown.params, room, num_clusters or room)
     owner = params["assignment"].argmax(axis=1)
     used = np.unique(owner[:size])
     owner[:size] = np.searchsorted(used, owner[:size]) if num_clusters is None else owner[:size]
-    # a child may go to a cluster in use, and, where the number is not known, to a new one
+    # a child may go to a cluster in use or, where the number is not known, to a new one
     admitted = np.arange(num_clusters or room) < (num_clusters or len(used) + 1)
 
     def build(bare: Problem) -> Callable:
@@ -320,6 +320,6 @@ def _splits(
         table[component], table[size] = (int(w) - 1 if w else owner[component] for w in chosen)
         start = {name: part[component, axis] for name, part in sites.items()}
         found.append(start | {"assignment": np.eye(num_clusters or room)[table]})
-    while len(found) < number:  # one shape, whatever there is to split
+    while len(found) < number:  # the same shape for any number of splits
         found.append(found[-1])
     return found

@@ -25,17 +25,18 @@ def split_candidates(
     admitted: Array,
     count: Array,
 ) -> tuple[Array, Array, dict[str, Array]]:
-    r"""All splits of one component along one axis of its covariance (Raghuram 2014, section 3.2.3.3).
+    r"""Return all splits of one component along one axis of its covariance (Raghuram 2014, section 3.2.3.3).
 
-    Two children of half the weight have means :math:`\mu \pm \delta e` and the parent's covariance,
-    in which the eigenvalue :math:`\lambda` of e is a quarter. With :math:`\delta = \sqrt{3\lambda}/2` they
-    have the parent's mean and covariance together. (Tied covariances stay, and spheres keep the parent's
-    total variance: such children have the parent's mean, and as much variance or more.)
+    Two children, each with half the weight, have means :math:`\mu \pm \delta e` and the parent's covariance,
+    in which the eigenvalue :math:`\lambda` of e is reduced to a quarter. With :math:`\delta =
+    \sqrt{3\lambda}/2`, they jointly have the parent's mean and covariance. (Tied covariances stay, and
+    spheres keep the parent's total variance: such children have the parent's mean, and as much variance or
+    more.)
 
     Parameters
     ----------
     problem : Problem
-        With room for one component more.
+        Problem with room for one more component.
     params : mapping
     args : tuple
     owner : Array of int, shape (room,)
@@ -43,7 +44,7 @@ def split_candidates(
     admitted : Array of bool, shape (num_clusters,)
         Clusters that a child may go to.
     count : Array of int, shape ()
-        Components that there are; the second child takes the next place.
+        Number of components in use; the second child takes the next place.
 
     Returns
     -------
@@ -104,7 +105,7 @@ def split_candidates(
 
 
 def _children(form: str, spread: Array, k: Array, axis: Array, size: int) -> tuple:
-    """Axis of a component and its variance there; covariance of the children, and their spread."""
+    """Return an axis of a component, its variance there, and the covariance and spread of the children."""
     if form in ("full", "tied"):
         sigma = spread[k] if form == "full" else spread
         values, vectors = jnp.linalg.eigh(sigma)

@@ -1,4 +1,4 @@
-"""Components of one class each: EM that switches the class of a component where that pays."""
+"""Components of one class each: EM that changes the class of a component where that pays."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class HardClasses(EM):
 
 
 def _class_table(problem: Problem, trace: Mapping[str, dict] | None = None) -> tuple[str, str]:
-    """Names of the site that is the class table and of the observed site with its classes.
+    """Return the names of the class table's site and of the observed site with its classes.
 
     Raises
     ------
@@ -102,16 +102,16 @@ def _class_table(problem: Problem, trace: Mapping[str, dict] | None = None) -> t
 
 
 def _covering(counts: NDArray) -> NDArray[np.float64]:
-    """Table of one class per component, every class at least once, by largest counts."""
+    """Return a table of one class per component, with every class at least once, by largest counts."""
     best = counts.argmax(axis=1)
     clusters, classes = linear_sum_assignment(-counts)
     best[clusters] = classes
-    # logarithms of zeros are no numbers, also where a flat prior gives them no weight
+    # logarithms of zero are not finite, even where a flat prior gives them no weight
     return np.maximum(np.eye(counts.shape[1])[best], np.finfo(float).tiny)
 
 
 def _switched(fn: ClassMixture, value: Array) -> Array:
-    """Class table after one turn of all components."""
+    """Return the class table after one turn of all components."""
     table = jnp.asarray(fn.classes)
     if fn.stated is None:
         return table

@@ -1,4 +1,4 @@
-"""Components of labelled rows by iterated conditional modes, with mixture and scales: the GEM of NFGL."""
+"""The GEM of NFGL: components of labelled rows by iterated conditional modes, with mixture and scales."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from .engines.steps.updates import Plan, closed_forms, maximised, plan_updates
 __all__ = ["Placed", "joined_probabilities", "neighbours_in_cluster", "place_anchors"]
 
 _SWEEPS = 20
-"""Sweeps of iterated conditional modes at most, in one step."""
+"""Maximum number of sweeps of iterated conditional modes in one step."""
 
 _GRID = np.geomspace(1e-3, 1e3, 61)
-"""Scales to begin with, times one over the median squared distance to the nearest anchor."""
+"""First scales, in units of one over the median squared distance to the nearest anchor."""
 
 _NEAR = np.geomspace(0.5, 2.0, 21)
 """Scales that a step tries, times the current one; the current one is among them."""
 
 _CAP = 50.0
-"""Most of a scale, times the same: beyond it only the nearest anchor counts."""
+"""Maximum scale, in the same units: beyond it, only the nearest anchor counts."""
 
 
 class Placed(NamedTuple):
-    """What the search found.
+    """Result of the search.
 
     Attributes
     ----------
@@ -87,12 +87,12 @@ def place_anchors(
     tol: float = 1e-7,
     sweeps: int = _SWEEPS,
 ) -> Placed:
-    r"""Raise the objective of `nfgl` over components of labelled rows, scales and the mixture in turn.
+    r"""Increase the objective of `nfgl` over components of labelled rows, scales and the mixture in turn.
 
     Each step takes closed-form updates of the mixture, with labelled rows in their components; the best
     scale of each component among some near its own; and sweeps in random order over the labelled rows,
-    each of which moves to the component that raises the objective most. A component that has a class
-    of exactly one row neither takes nor gives rows: it would draw in others only to have company.
+    each of which moves to the component that increases the objective most. A component that has a class
+    of exactly one row neither takes nor gives rows: it would attract others only to pair that row.
 
     Parameters
     ----------
@@ -100,18 +100,18 @@ def place_anchors(
     rows : array_like of int, shape (num_anchors,)
         Row of each anchor in x.
     anchors : Anchors
-        With the components to begin with.
+        Anchors with their first components.
     start : mapping
         Values of the sites of the mixture.
     options : mapping
-        Of the model; ``smoothing=0`` has the thesis' own conditionals in the search.
+        Options of the model; ``smoothing=0`` uses the thesis' own conditionals in the search.
     seed, smoothing, max_steps, tol, sweeps
-        Of the search. Without sweeps components stay as they are.
+        Options of the search. Without sweeps, components stay as they are.
 
     References
     ----------
-    Raghuram (2014), sections 2.3.4 and 2.7.2 for the guard. Beginning with the best of a grid of scales
-    is ours: from one small scale for all, many collapse to zero.
+    Raghuram (2014), sections 2.3.4 and 2.7.2 for the guard. The start at the best of a grid of scales is an
+    addition: from one small scale for all, many collapse to zero.
     """
     x, rows = jnp.asarray(x), jnp.asarray(rows)
     apart, typical = anchor_distances(anchors)
@@ -192,7 +192,7 @@ def _assigned(
     prior: str | GaussianPrior = "empirical",
     concentration: float = 1.0,
 ) -> None:
-    """Mixture with some rows in given components."""
+    """Model of a mixture with some rows in given components."""
     weights = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior)
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, jnp.shape(x)[0]))
@@ -200,14 +200,14 @@ def _assigned(
 
 
 class _Sums(NamedTuple):
-    """Of the other members of each component, by anchor: log sums of kernels, and the nearest."""
+    """Log sums, and maxima, of kernels over the other members of each component, by anchor."""
 
     same: Array
     every: Array
     nearest: Array
 
     def log_prob(self, own: Array, smoothing: float) -> Array:
-        """Log probability of each anchor's class; `own` is its share in the table."""
+        """Return the log probability of each anchor's class; `own` is its share in the table."""
         if smoothing:
             extra = jnp.log(smoothing) + self.nearest
             above = jnp.logaddexp(self.same, extra + log_of(own))
@@ -218,7 +218,7 @@ class _Sums(NamedTuple):
         return jnp.where(alone, log_of(own), jnp.where(alone, 0.0, found))
 
     def joined(self, kernels: Array, alike: Array) -> _Sums:
-        """With one more member: its log kernel at each anchor, and whether that is of its class."""
+        """Add one member, given its log kernel at each anchor, and which anchors are of its class."""
         return _Sums(
             jnp.where(alike, jnp.logaddexp(self.same, kernels), self.same),
             jnp.logaddexp(self.every, kernels),
@@ -227,7 +227,7 @@ class _Sums(NamedTuple):
 
 
 def _sweeps(key: Array, base: Array, clusters: Array, law: tuple, most: int) -> Array:
-    """Iterated conditional modes of the components of anchors, until none moves."""
+    """Run iterated conditional modes of the components of anchors until none moves."""
     apart, classes, scale, table, smoothing = law
     number, num_clusters = base.shape
     alike = classes[:, None] == classes
@@ -311,7 +311,7 @@ def neighbours_in_cluster(
         raise ValueError("known names no class of any row; give the classes of some")
     given, asked = np.asarray(x, float)[rows], np.asarray(new, float)
     clusters, wanted = (np.asarray(v).argmax(axis=1) for v in (member, new_member))
-    middle = given.mean(axis=0)  # so that the products do not cancel
+    middle = given.mean(axis=0)  # centred, so that products do not cancel
     given, asked = given - middle, asked - middle
     apart = ((asked**2).sum(axis=1)[:, None] + (given**2).sum(axis=1)) - 2 * asked @ given.T
     inside = wanted[:, None] == clusters[rows]

@@ -1,4 +1,4 @@
-"""Number of prototypes per component: growth by the code length."""
+"""Choice of the number of prototypes per component, by growth under a code length."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .engines.steps.lbfgs import minimise
 __all__ = ["GrownPrototypes", "grown_prototypes", "matched_scales", "prototype_code_length"]
 
 _STEPS = 60
-"""Gradients of L-BFGS by which prototypes are placed."""
+"""Number of gradients of L-BFGS by which prototypes are placed."""
 
 _HELD = 0.5
-"""Labelled points of a class that a component must hold for a prototype to begin with."""
+"""Number of labelled points of a class that a component must hold for a first prototype."""
 
 _ROOM = 8
-"""Steps in which arrays of prototypes grow, so that few programs are compiled."""
+"""Increment by which arrays of prototypes grow, so that few programs are compiled."""
 
 
 class GrownPrototypes(NamedTuple):
@@ -165,7 +165,7 @@ def grown_prototypes(
 
 
 class _Data(NamedTuple):
-    """What growth looks at: labelled rows, and all rows with their responsibilities."""
+    """Data of the growth: labelled rows, and all rows with their responsibilities."""
 
     x: Array
     base: Array
@@ -179,7 +179,7 @@ class _Data(NamedTuple):
 
     @classmethod
     def of(cls, x: ArrayLike, log_joint: ArrayLike, stated: ArrayLike, prior: Any) -> _Data:
-        """Labelled rows apart."""
+        """Separate the labelled rows."""
         x, log_joint, stated = (np.asarray(v, float) for v in (x, log_joint, stated))
         told = stated.min(axis=1) < stated.max(axis=1)
         if not told.any():
@@ -211,7 +211,7 @@ class _State(NamedTuple):
         return int(np.asarray(self.live).sum())
 
     def prototypes(self) -> Prototypes:
-        """Prototypes as the model takes them."""
+        """Prototypes in the form that the model takes."""
         number = len(self.scale)
         table = jnp.tile(self.shares, (number, 1))
         bare = without_prototypes(self.clusters, number, self.live)
@@ -221,20 +221,20 @@ class _State(NamedTuple):
 
 @jax.jit
 def _log_likelihood(data: _Data, found: Prototypes) -> Array:
-    """Log likelihood of rows and classes, eq. 2.18."""
+    """Return the log likelihood of rows and classes, eq. 2.18."""
     told = data.base + found.log_told(data.x, data.stated)
     return data.rest + logsumexp(told, axis=1).sum()
 
 
 @jax.jit
 def _posterior(data: _Data, found: Prototypes) -> Array:
-    """Posterior probabilities of the components of labelled rows, eq. 2.22."""
+    """Return posterior probabilities of the components of labelled rows, eq. 2.22."""
     return softmax(data.base + found.log_told(data.x, data.stated), axis=1)
 
 
 @partial(jax.jit, static_argnames="num_steps")
 def _placed(data: _Data, found: Prototypes, free: Array, num_steps: int = _STEPS) -> Array:
-    """Places of the prototypes that are `free`, by L-BFGS on eq. 2.18 in units of the data."""
+    """Return the places of the prototypes that are `free`, by L-BFGS on eq. 2.18 in units of the data."""
     unit = data.all.std(axis=0)
     unit = jnp.where(unit > 0, unit, 1.0)
     start = found.points
@@ -326,7 +326,7 @@ def _entropy(prob: Array, weight: Array) -> Array:
 
 
 def _begin(data: _Data) -> _State:
-    """One prototype for each class that a component holds; the best one where none holds any."""
+    """Return one prototype for each class that a component holds, or the best one if none holds any."""
     stated = data.stated / data.stated.sum(axis=1, keepdims=True)
     share = log_softmax(data.base, axis=1)[:, :, None] + log_of(stated)[:, None]
     log_count = np.asarray(logsumexp(share, axis=0))
@@ -380,7 +380,7 @@ def _insert(data: _Data, state: _State, threshold: float) -> _State | None:
 
 @jax.jit
 def _gains(data: _Data, found: Prototypes) -> Array:
-    """Log likelihood with each labelled point as one more prototype of each component."""
+    """Return the log likelihood with each labelled point as one more prototype of each component."""
     told = found.log_told(data.x, data.stated)
     logs = found.log_kernels(data.x)
     says = logs + log_of(data.stated[:, found.classes])

@@ -1,1 +1,1 @@
-"""Scores of links, links in doubt, and pairs to ask about next."""
+"""Scores of links, links in doubt, and selection of pairs to query next."""

@@ -1,4 +1,4 @@
-"""Links that labels or points contradict, beside how often their weights say that they may be wrong."""
+"""Links that labels or points contradict, compared with the error probabilities implied by their weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sidebayes.models.blocks.side_information.links import Links
 __all__ = ["certain_contradiction", "links_against_labels", "links_against_points"]
 
 _RARE = 1e-3
-"""Probability, if weights are right, below which it is said that too many links are contradicted."""
+"""Probability, if weights are right, below which a verdict says that too many links are contradicted."""
 
 _LEAST, _SHARE = 3, 0.05
-"""Number and share of links contradicted from which on that is said."""
+"""Minimum number and share of contradicted links for such a verdict."""
 
 _CLEAR = 0.01
 """Probability that a link holds below which points contradict it."""
@@ -28,9 +28,8 @@ _REMEDY = (
 def links_against_labels(links: Links, prob: NDArray) -> str | None:
     """Say where labels break more links than their weights allow for; None where they do not.
 
-    Broken links are counted by the least probability that two labels differ, or agree, which the
-    probabilities of either label admit (Fréchet's bounds), so that a pair whose labels are uncertain counts
-    little.
+    Broken links are counted by the smallest probability that two labels differ, or agree, given the
+    probabilities of each label (Fréchet's bounds), so that a pair with uncertain labels counts little.
 
     Parameters
     ----------
@@ -47,9 +46,9 @@ def links_against_labels(links: Links, prob: NDArray) -> str | None:
 
 
 def links_against_points(links: Links, same: NDArray) -> str | None:
-    """Say where points, each judged by itself, contradict more links than weights allow for, or None.
+    """Say where points, each judged by itself, contradict more links than weights allow for; else None.
 
-    Labels keep a link of large weight whatever the points say, so that broken links do not show it.
+    Labels keep a link of large weight whatever the data of its points, so that broken links do not show it.
 
     Parameters
     ----------
@@ -64,11 +63,11 @@ def links_against_points(links: Links, same: NDArray) -> str | None:
 
 
 def _beyond_weights(links: Links, contradicted: NDArray) -> str | None:
-    r"""How many links are contradicted, and for how many weights allow, if these are clearly fewer.
+    r"""Return how many links are contradicted, and how many weights allow for, if these are clearly fewer.
 
-    A link of weight w is wrong with probability :math:`\sigma(-|w|)`. The Poisson-binomial probability that
-    so many are wrong is at most that of a Poisson distribution of the same mean, from one above the mean on
-    (Anderson and Samuels 1967, Proc. Fifth Berkeley Symp. 1, 1-12).
+    A link of weight w is wrong with probability :math:`\sigma(-|w|)`. From one above the mean on, the
+    Poisson-binomial probability that so many are wrong is at most that of a Poisson distribution of the same
+    mean (Anderson and Samuels 1967, Proc. Fifth Berkeley Symp. 1, 1-12).
     """
     weight = np.abs(links.weights)
     stated = weight > 0
@@ -85,13 +84,13 @@ def _beyond_weights(links: Links, contradicted: NDArray) -> str | None:
 
 
 def certain_contradiction(links: Links, least: float | None = None) -> str | None:
-    """Say which links that are next to certain by their weights contradict one another; None if none do.
+    """Name links that are nearly certain by their weights and contradict one another; None if there are none.
 
     Parameters
     ----------
     links : Links
     least : float, optional
-        Weight from which on a link is certain. By default that from which on none of so many are wrong.
+        Minimum weight of a certain link. By default, the weight with which none of so many links is wrong.
     """
     certain = np.abs(links.weights) >= (np.log(len(links) / _RARE) if least is None else least)
     must, cannot = (links.pairs[certain & (sign * links.weights > 0)] for sign in (1, -1))

@@ -46,7 +46,7 @@ class LinkScore:
     approximate: str | None = None
 
     def __str__(self) -> str:
-        """Score, baseline, and how many links are predicted."""
+        """Format the score, the baseline, and how many links are predicted."""
         number, met = len(self.table), int((self.table["probability"] > 0.5).sum())
         verdict = "better" if self.mean > self.baseline else "no better"
         text = (
@@ -64,10 +64,10 @@ def agreement(
     *,
     inference: str | Inference | None = None,
 ) -> tuple[NDArray, NDArray, str | None]:
-    """Probability, draw by draw, that two labels agree, given data, parameters and the fit's links.
+    """Probability, for each draw, that two labels agree, given data, parameters and the fit's links.
 
-    Exact for pairs inside a connected set too: such pairs become links of weight
-    zero, which change nothing but let the joint distribution of the two labels be read off.
+    It is exact also for pairs inside a connected set. Such pairs become links of weight zero, which change
+    nothing but provide the joint distribution of the two labels.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def score_statements(
         return np.log(flip_rate + (1 - 2 * flip_rate) * met)
 
     met = np.where(links.same, same, 1.0 - same).mean(axis=0)
-    met = np.maximum(met, np.finfo(same.dtype).eps)  # what rounding leaves of the impossible
+    met = np.maximum(met, np.finfo(same.dtype).eps)  # rounding error of a probability of zero
     guess = np.where(links.same, chance.mean(), 1.0 - chance.mean())
     table = pd.DataFrame(
         {

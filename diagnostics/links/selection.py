@@ -1,4 +1,4 @@
-"""Selection of pairs of points to ask about next."""
+"""Selection of pairs of points to query next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scipy.special import entr
 __all__ = ["information", "select_pairs"]
 
 _BLOCK = 2**22
-"""Most numbers held at a time while pairs are scored."""
+"""Maximum size, in numbers, of arrays that are held while pairs are scored."""
 
 
 def information(same: NDArray) -> NDArray[np.float64]:
@@ -103,7 +103,7 @@ def select_pairs(
 
 
 def _pooled(trees: Sequence[xr.DataTree]) -> NDArray:
-    """Label probabilities of draws, as many from each fit, shape (num_draws, points, clusters)."""
+    """Label probabilities of draws, equally many from each fit, shape (num_draws, points, clusters)."""
     each = [t["responsibilities"]["prob"].to_numpy() for t in trees]
     each = [prob.reshape(-1, *prob.shape[2:]) for prob in each]
     if len({prob.shape[1] for prob in each}) > 1:
@@ -132,7 +132,7 @@ def _candidates(prob: NDArray, size: int, rng: np.random.Generator) -> NDArray[n
 def _answered(
     pairs: NDArray, trees: Sequence[xr.DataTree], linked: NDArray, num_points: int
 ) -> NDArray[np.bool_]:
-    """Pairs that are linked, or within one chunklet of hard must-links."""
+    """Return which pairs are linked, or within one chunklet of hard must-links."""
     weights = np.concatenate([tree["constant_data"]["link_weights"].to_numpy() for tree in trees])
     must = linked[np.isposinf(weights)]
     graph = coo_array((np.ones(len(must)), (must[:, 0], must[:, 1])), (num_points, num_points))
@@ -153,7 +153,7 @@ def _same(prob: NDArray, pairs: NDArray) -> NDArray[np.float64]:
 def _greedy(
     same: NDArray, gain: NDArray, pairs: NDArray, num_pairs: int, num_points: int
 ) -> list[int]:
-    """Take the best pair, and condition the others on its noisy answer, again and again."""
+    """Repeatedly take the best pair, and condition the others on its noisy answer."""
     mean = same.mean(axis=0)
     left = same - mean
     noise = (same * (1 - same)).mean(axis=0)
@@ -171,7 +171,7 @@ def _greedy(
         pick = left[:, best]
         variance = (pick**2).mean()
         if variance > 0:
-            # with this factor the covariance becomes C - c c' / (variance + noise)
+            # with this factor, the covariance becomes C - c c' / (variance + noise)
             factor = (1 - np.sqrt(noise[best] / (variance + noise[best]))) / variance
             left = left - np.outer(pick, factor * (pick @ left) / len(pick))
     return chosen

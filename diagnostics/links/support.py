@@ -1,4 +1,4 @@
-"""Whether what the points say supports the links."""
+"""Checks whether the points support the links."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sidebayes.models.blocks.side_information.links import Links
 __all__ = ["FEWEST", "doubt_links", "doubt_unseen_links"]
 
 FEWEST = 10
-"""Links from which on they are judged."""
+"""Minimum number of links for a verdict on them."""
 
 _ERRORS = 2
-"""Standard errors within which links hold as often as by chance."""
+"""Number of standard errors within which links hold as often as by chance."""
 
 _CLEAR = 0.6
-"""Support, of none at 0 and certainty at 1, that standard errors must rule out."""
+"""Support, from 0 at chance to 1 at certainty, that standard errors must rule out."""
 
 _BROKEN, _BREAKS = 0.05, 3
-"""Share and number of hard links broken by the labels from which on that is said."""
+"""Minimum share and number of hard links broken by the labels for a remark on them."""
 
 
 def doubt_links(
@@ -39,8 +39,8 @@ def doubt_links(
     chance : ndarray, shape (num_draws,)
         Probability that the labels of any two points agree.
     price : float, optional
-        The price of a hard link where links do not tie labels but have prices, so that labels may break hard
-        ones. Links of at least this price count as hard.
+        The price of a hard link, where links do not tie labels but have prices, so that labels may break
+        hard links. Links of at least this price count as hard.
     """
     stated = links.weights != 0
     if stated.sum() < FEWEST:
@@ -65,13 +65,13 @@ def doubt_links(
 
 
 def doubt_unseen_links(links: Links, same: NDArray, chance: NDArray) -> str | None:
-    """Say where links are told no better than by chance by parameters that have not seen them.
+    """Say where parameters fitted without the links predict them no better than chance.
 
     Parameters
     ----------
     links : Links
     same : ndarray, shape (num_links,)
-        Probability that the labels of each link agree, its points judged by themselves.
+        Probability that the labels of each link agree, with its points judged by themselves.
     chance : ndarray, shape (num_links,)
         Probability that the labels of any two points agree, by the same parameters.
     """
@@ -89,7 +89,7 @@ def doubt_unseen_links(links: Links, same: NDArray, chance: NDArray) -> str | No
 def _held(
     links: Links, same: NDArray, chance: NDArray | float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Probabilities that the stated links hold, and that links between any two points would."""
+    """Return probabilities that the stated links hold, and that such links between any two points would."""
     stated = links.weights != 0
     must = links.weights[stated] > 0
     agree, any_two = same[stated], np.broadcast_to(chance, same.shape)[stated]
@@ -97,7 +97,7 @@ def _held(
 
 
 def _are_chance(holds: NDArray, guess: NDArray) -> bool:
-    """Whether links hold no more often than by chance, and clearly less than all of them."""
+    """Return whether links hold no more often than by chance, and clearly not all of them."""
     room = 1 - guess.mean()
     if not room > 0:
         return False

@@ -1,4 +1,4 @@
-"""Which links are probably wrong."""
+"""Finds links that are probably wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def link_agreement(
     flip_rate: float = 0.05,
     inference: str | Inference | None = None,
 ) -> tuple[NDArray, NDArray, str | None]:
-    """Probability, draw by draw, that the two labels of each link agree.
+    """Probability, for each draw, that the two labels of each link agree.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def link_agreement(
     draws : mapping of str to ndarray, shape (num_draws, ...)
     links : Links
     flip_rate : float in (0, 1/2)
-        Probability that a hard link is wrong, for links that cannot be wrong cannot be suspected; or
-        any link of a model whose labels are free of links.
+        Probability that a hard link is wrong, since links that cannot be wrong cannot be suspected; or
+        that any link is wrong, in a model whose labels are free of links.
     inference : str or inference object, optional
         By default the model's own; belief propagation in place of mean field, which has no beliefs
         about pairs.
@@ -50,9 +50,9 @@ def link_agreement(
     Returns
     -------
     same : ndarray, shape (num_draws, num_links)
-        Given data, parameters and all links, the one in question included.
+        Probability given data, parameters and all links, including the one in question.
     weights : ndarray, shape (num_draws, num_links)
-        Log-odds with which each link pulled.
+        Log-odds that each link contributed.
     approximate : str or None
         Approximation made in summing out the labels.
 
@@ -71,7 +71,7 @@ def link_agreement(
     ties = first.links()
     if ties is None:
         raise ValueError("the model takes no links, so there are none to suspect")
-    tied = ties.num_links > 0  # else weights are prices, not log-odds of labels
+    tied = ties.num_links > 0  # otherwise, weights are prices, not log-odds of labels
     silent = links.hard | (not tied)
     strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
     method = with_pair_beliefs(first.labels.inference, inference)
@@ -90,7 +90,7 @@ def link_agreement(
 
         return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)
 
-    # the graph of the fit may have spare rows behind, and this one has as many
+    # the graph of the fit may have spare rows at its end, and this one has equally many
     silent = np.pad(silent, (0, graph.num_links - len(links)), constant_values=True)
     rest = problem.args, graph, silent
     program, _ = compiled("agreement", problem, method, build, given, *rest)
@@ -150,7 +150,7 @@ def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame
 
 
 def _log_odds(prob: NDArray) -> NDArray:
-    """Log-odds, bounded where rounding has taken a probability to 0 or 1."""
+    """Return log-odds, bounded where a probability is rounded to 0 or 1."""
     tiny = np.finfo(prob.dtype).eps
     prob = np.clip(prob, tiny, 1 - tiny)
     return np.log(prob) - np.log1p(-prob)

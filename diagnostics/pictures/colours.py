@@ -28,7 +28,7 @@ FAINT = "#b8c0c8"
 WARN = "#c81e1e"
 
 MOST_SHAPES = 1000
-"""Points or vertices beyond which vector graphics hold them as one image, so that files stay small."""
+"""Number of points or vertices above which vector graphics hold them as one image, to keep files small."""
 
 _PALETTE = np.array(
     [
@@ -36,7 +36,7 @@ _PALETTE = np.array(
         [0.34, 0.71, 0.91], [0.84, 0.37, 0.00], [0.80, 0.74, 0.10], [0.35, 0.35, 0.35],
     ]
 )  # fmt: skip
-"""Okabe and Ito's colours, which the colour-blind can tell apart; yellow darkened for white."""
+"""Okabe and Ito's colours, which the colour-blind can tell apart; yellow is darkened for white paper."""
 
 CHAINS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 """One colour per chain, in turn."""
@@ -56,19 +56,19 @@ def cluster_colours(num_clusters: int) -> NDArray[np.float64]:
 
 
 def as_label(name: object) -> str:
-    """A name as text of a picture, in which Matplotlib reads dollars as mathematics."""
+    """Escape a name as text of a picture, since Matplotlib reads dollars as mathematics."""
     return str(name).replace("$", r"\$")
 
 
 def new_figure(width: float, height: float, **options: Any) -> tuple[Figure, Any]:
-    """Figure that pyplot does not know of, and notebooks show, with quiet axes; else ``plt.subplots``.
+    """Like ``plt.subplots`` with plain axes, but pyplot does not hold the figure, and notebooks show it.
 
     Parameters
     ----------
     width, height : float
-        Inches.
+        Size in inches.
     **options
-        Of ``Figure.subplots``.
+        Options of ``Figure.subplots``.
     """
     from .figures import ShownFigure
 

@@ -1,4 +1,4 @@
-"""Pictures of curves that rows of data follow. Matplotlib is imported only when one is drawn."""
+"""Pictures of curves that rows of data follow. Matplotlib is imported only when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["draw_curves", "plot_curves"]
 _MOST_ROWS = 5000
 
 _LEAST = 0.02
-"""Share of the rows from which on a cluster's curve is drawn."""
+"""Minimum share of the rows for a cluster's curve to be drawn."""
 
 
 def draw_curves(
@@ -41,11 +41,11 @@ def draw_curves(
     prob : ndarray, shape (num_rows, num_clusters)
     grid : ndarray, shape (num_places,)
     curves : DataFrame
-        Of `Fit.curves` at the grid. Clusters with less than 2 % of the rows are left out.
+        Result of `Fit.curves` at the grid. Clusters with less than 2 % of the rows are left out.
     output : int or str
     """
     shown = np.linspace(0, len(y) - 1, min(len(y), _MOST_ROWS)).astype(int)
-    order = np.argsort(-prob.mean(axis=0))  # the largest clusters get the colours told best
+    order = np.argsort(-prob.mean(axis=0))  # the largest clusters get the most distinct colours
     colour = cluster_colours(prob.shape[1])[np.argsort(order)]
     axis.scatter(
         inputs[shown],

@@ -1,4 +1,4 @@
-"""Pictures as images within a page: vector graphics that follow its light or dark colours."""
+"""Embeds pictures in a page as vector graphics, which follow its light or dark colours."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _DARK = {
     "#ffffff": "#1a2129",
 }
 """Colours that change on a dark page: ink, frames, the eighth cluster, and the paper that shows between
-points. The others are seen on both."""
+points. The others are visible on both."""
 
 _TYPE = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
 def as_image(figure: Figure) -> str:
-    """Address that holds a picture as SVG, for ``<img src=...>``.
+    """Return a data address that holds a picture as SVG, for ``<img src=...>``.
 
-    Browsers run no script in such an image and load nothing for it. Its text is text, in the typeface
+    Browsers run no script in such an image and load nothing for it. Its text remains text, in the typeface
     of the page, and its ink is light where the reader prefers dark pages.
 
     Parameters
@@ -51,7 +51,7 @@ def as_image(figure: Figure) -> str:
             metadata={"Date": None, "Creator": None},
         )
     text = buffer.getvalue()
-    start = text.index("<svg")  # neither declaration nor document type is of use here
+    start = text.index("<svg")  # declaration and document type are not needed
     inside = text.index(">", start) + 1
     body = re.sub("<[^>]+>", _shorter, text[inside:])
     text = text[start:inside] + _style() + re.sub(r">\s+<", "><", body)
@@ -59,9 +59,9 @@ def as_image(figure: Figure) -> str:
 
 
 def _shorter(tag: re.Match[str]) -> str:
-    """A tag whose colours and typeface are those of the style, and numbers exact to a hundredth point.
+    """Shorten a tag: colours and typeface come from the style, and numbers are exact to a hundredth point.
 
-    What stands between tags, such as names from the data, is left alone, and so are embedded images.
+    Text between tags, such as names from the data, and embedded images are left unchanged.
     """
     text = tag[0]
     if text.startswith("<image"):

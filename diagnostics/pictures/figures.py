@@ -1,4 +1,4 @@
-"""The figure that all pictures are drawn on; importing it imports Matplotlib."""
+"""The figure on which all pictures are drawn; importing it imports Matplotlib."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 __all__ = ["ShownFigure"]
 
 _PIXELS, _SHARPNESS = 96, 2
-"""Pixels that an inch takes in a notebook, and pixels of the picture for each of these."""
+"""Pixels per inch in a notebook, and pixels of the picture for each of these."""
 
 
 class ShownFigure(Figure):
     """Figure that notebooks show, although pyplot does not hold it.
 
-    Pyplot would keep every figure until it is closed, and show those of a cell a second time. Where its
-    own display of figures is switched on, that one is used, once.
+    Pyplot would keep every figure until it is closed, and show those of a cell twice. Where its own display
+    of figures is switched on, that is used instead, once.
     """
 
     def __init__(self, width: float, height: float) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of a fit. Matplotlib is imported only when one is drawn."""
+"""Pictures of a fit. Matplotlib is imported only when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ __all__ = [
 
 _MOST_LINKS = 400
 MOST_POINTS = 5000
-"""Points that are drawn."""
+"""Maximum number of points that are drawn."""
 _MOST_AXES = 6
-"""Leading principal axes that a picture chooses two of."""
+"""Number of leading principal axes from which a picture chooses two."""
 _MOST_FEATURES = 60
-"""Features that are drawn; of more, those of largest saliency."""
+"""Maximum number of features that are drawn, those of largest saliency."""
 
 _LONGEST = 22
 _TINY = 1e-12
@@ -210,7 +210,7 @@ def plot_coclustering(fit: AskedFit, most: int = 400) -> Figure:
     if "truth" in fit.tree["observed_data"]:
         truth = fit.tree["observed_data"]["truth"].to_numpy()[order]
         grey = np.linspace(0.15, 0.85, max(truth.max(), 0) + 1)[truth, None] * np.ones(3)
-        grey[truth < 0] = 1.0  # not known
+        grey[truth < 0] = 1.0  # the class is not known
         strips.append(("truth", grey))
     for number, (name, colours) in enumerate(strips):
         strip = axis.inset_axes((0, 1.015 + 0.045 * number, 1, 0.035))
@@ -239,8 +239,8 @@ def _plane(
 ) -> tuple[NDArray, NDArray, NDArray, list[str]]:
     """Project to two principal axes of the standardised data, or keep two features.
 
-    Of the leading axes those that tell the clusters apart: along which most of the variance lies between
-    them. On the first two, size alone may hide what distinguishes the clusters.
+    Of the leading axes, those are taken along which the share of variance between clusters is largest. On
+    the first two, size alone may hide what distinguishes the clusters.
     """
     centre = x.mean(axis=0)
     if x.shape[1] <= 2:
@@ -259,7 +259,7 @@ def _plane(
 
 
 def draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
-    """Draw at most 400 links, violated ones first; returns how many the labels violate.
+    """Draw at most 400 links, violated ones first; return how many the labels violate.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ def draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
 def draw_pairs(
     axis: Axes, where: NDArray, pairs: NDArray, weights: NDArray, broken: NDArray[np.bool_]
 ) -> None:
-    """Draw at most 400 links, must-links solid and cannot-links dashed, those that are `broken` first."""
+    """Draw at most 400 links, with solid must-links and dashed cannot-links; `broken` ones come first."""
     from matplotlib.collections import LineCollection
 
     shown = np.zeros(len(pairs), bool)
@@ -298,7 +298,7 @@ def draw_pairs(
 
 
 def link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
-    """Say above the picture what kinds of links there are."""
+    """Draw a legend of the kinds of links above the picture."""
     from matplotlib.lines import Line2D
 
     kinds = [("solid", MUTED, "must-link"), ((0, (3.5, 2.5)), MUTED, "cannot-link")]
@@ -348,7 +348,7 @@ def _draw_components(
 
 
 def _covariances(fit: Fitted, num_features: int) -> NDArray | None:
-    """Covariance of every Gaussian, the components of a cluster one after the other."""
+    """Return the covariance of every Gaussian, with the components of a cluster in succession."""
     where, spread = (site_of(fit.tree, role) for role in ("location", "spread"))
     if where is None or spread is None:
         return None
@@ -362,12 +362,12 @@ def _covariances(fit: Fitted, num_features: int) -> NDArray | None:
 
 
 def _is_matrix(fit: Fitted, site: str) -> bool:
-    """Whether the last two axes of a site are features."""
+    """Return whether the last two axes of a site are features."""
     return fit.tree["posterior"][site].dims[-2:] == ("features", "features_1")
 
 
 def _label_draws(fit: Fitted) -> dict[str, NDArray]:
-    """Draws of the label sites in one numbering; the point estimate where they cannot be matched."""
+    """Return draws of the label sites in one numbering; the point estimate where they cannot be matched."""
     tree, score = fit.relabelled
     if score < TRUSTED_MATCH:
         return {name: np.asarray(value)[None] for name, value in fit.params.items()}

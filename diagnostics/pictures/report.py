@@ -42,13 +42,13 @@ _LEVELS = {
     "caution": "The result can be used with caution, for the reason that stands beside it.",
     "bad": "The run failed its own checks.",
 }
-"""What the colours mean."""
+"""Meanings of the colours."""
 _KINDS = {
     "Hard links": "are kept at any cost, even where they are wrong.",
     "Soft links": "are weighed against the data by the strength given to them.",
     "Learned links": "are soft, and how often they are wrong is estimated from the data.",
 }
-"""What becomes of a link, by how it is taken."""
+"""Explanations of the kinds of links."""
 _MOST_PICTURES = 6
 
 
@@ -128,7 +128,7 @@ def render_report(
     names = {name: name if len(fits) > 1 else "" for name in fits}
     run = executor.map if executor else map
     drawn = run(part_of, fits.values(), names.values())
-    doubted = doubts(fits)  # while others draw
+    doubted = doubts(fits)  # while other processes draw
     comparison = compare_fits(fits)
     parts = dict(zip(fits, drawn, strict=True))
     levels = {name: _level(fit, doubted.get(name)) for name, fit in fits.items()}
@@ -165,7 +165,7 @@ def render_report(
 
 
 def _story(sentences: Sequence[str]) -> str:
-    """What was found: the first sentence in large letters, the others as a list."""
+    """Format the findings: the first sentence in large letters, the others as a list."""
     listed = isinstance(sentences, list | tuple)
     if not listed or not all(isinstance(one, str) for one in sentences):
         raise TypeError(f"story = {sentences!r:.60}; expected sentences in a list")
@@ -175,20 +175,20 @@ def _story(sentences: Sequence[str]) -> str:
 
 
 def _level(fit: Fitted, doubt: str | None) -> str:
-    """Verdict of the run; one that others cast doubt on is not simply good."""
+    """Return the level of the run's verdict; it is not simply good where other fits cast doubt on it."""
     level = fit.verdict[0]
     return "caution" if doubt and level == "good" else level
 
 
 def _verdict(fit: Fitted, doubt: str | None) -> str:
-    """What the run says of itself and what speaks against it; a doubt about chains says both."""
+    """Return the run's own verdict and any doubt about it; a doubt about chains covers both."""
     if doubt and is_sampler(fit) and not converged(fit):
         return doubt
     return " ".join(part for part in (fit.verdict[1], doubt) if part)
 
 
 def _list(levels: Mapping[str, str], said: Mapping[str, str]) -> str:
-    """A line for every fit, with its colour and a link to its section."""
+    """Format one line per fit, with its colour and a link to its section."""
     lines = (
         f"<li><i class='dot {levels[name]}'></i><a href='#fit{number}'>{escape(name)}</a>"
         f"<span>{escape(text)}</span></li>"
@@ -198,7 +198,7 @@ def _list(levels: Mapping[str, str], said: Mapping[str, str]) -> str:
 
 
 def _shown(fits: Mapping[str, AskedFit], parts: Mapping[str, Part]) -> list[str]:
-    """Fits whose pictures stand first: one for each model, data set and links."""
+    """Return the fits whose pictures come first: one for each model, data set and links."""
     first: dict[tuple, str] = {}
     for name, fit in fits.items():
         if parts[name].picture:
@@ -207,7 +207,7 @@ def _shown(fits: Mapping[str, AskedFit], parts: Mapping[str, Part]) -> list[str]
 
 
 def _pictures(kinds: Mapping[str, str], parts: Mapping[str, Part]) -> str:
-    """Pictures of some fits, given what each draws."""
+    """Format the pictures of some fits, given the kind of each."""
     figures = "".join(parts[name].picture for name in kinds)
     if len(kinds) < 2:
         return f"<h2>The picture</h2><div class='strip'>{figures}</div>" if kinds else ""
@@ -218,7 +218,7 @@ def _pictures(kinds: Mapping[str, str], parts: Mapping[str, Part]) -> str:
 
 
 def _kinds(fits: Mapping[str, AskedFit]) -> str:
-    """Legend of links, where any fit has some."""
+    """Return the legend of links, where any fit has links."""
     if not any(link_kind(fit.tree) for fit in fits.values()):
         return ""
     rows = "".join(f"<div><dt>{kind}</dt><dd>{text}</dd></div>" for kind, text in _KINDS.items())
@@ -253,7 +253,7 @@ def _versions(fits: Mapping[str, AskedFit]) -> str:
 
 
 def _heading(number: int, name: str, level: str) -> str:
-    """Start of the section of one fit."""
+    """Return the heading of the section of one fit."""
     return (
         f"<section id='fit{number}'><div class='title'><h2>{escape(name)}</h2>"
         f"<span class='badge {level}'>{BADGES[level]}</span></div>"

@@ -31,7 +31,7 @@ _HEADINGS = {
     "sphere": "Directions, links and soft assignments",
     "subjects": "Measurements, with bands of what the model predicts",
 }
-"""Headings by kind of picture; see `Fit.picture`."""
+"""Headings for each kind of picture; see `Fit.picture`."""
 CAPTIONS = {
     "clusters": "Each point mixes the colours of its clusters by responsibility. Crosses are cluster "
     "means, ellipses hold 90 % of a cluster.",
@@ -60,19 +60,19 @@ CAPTIONS = {
 _COLUMNS = {"estimate": "estimate", "standard_error": "standard error"}
 _MOST_SUSPECTS = 10
 _PIXELS, _TIGHTER, _LARGER = 92, 0.82, 1.4
-"""Pixels to an inch; the size of narrow pictures, so that their text is read on a telephone too; and how
-much larger a picture may grow."""
+"""Pixels per inch; the scale of narrow pictures, so that their text is legible on a telephone too; and the
+factor by which a picture may grow."""
 
 
 class Part(NamedTuple):
-    """What the page says of one fit.
+    """The parts of the page on one fit.
 
     Attributes
     ----------
     finding : str
         One sentence, as plain text.
     picture : str
-        HTML of the main picture, empty where the model has none.
+        HTML of the main picture; empty where the model has none.
     details : str
         HTML of tables and of the other pictures.
     """
@@ -83,13 +83,13 @@ class Part(NamedTuple):
 
 
 def part_of(fit: AskedFit, name: str) -> Part:
-    """Compute and draw all that the page says of one fit.
+    """Compute and draw all parts of the page on one fit.
 
     Parameters
     ----------
     fit : Fit
     name : str
-        Of the fit on the page.
+        Name of the fit on the page.
     """
     picture = ""
     if fit.picture is not None:
@@ -132,7 +132,7 @@ def _figures(fit: AskedFit) -> list[str]:
 
 
 def _in_space_of_data(fit: Fitted) -> bool:
-    """Whether locations of components are points of the table that has the labels."""
+    """Return whether locations of components are points in the space of the table with labels."""
     where = site_of(fit.tree, "location")
     if where is None:
         return False
@@ -172,7 +172,7 @@ def _estimates(title: str, table: pd.DataFrame) -> str:
 
 
 def _suspects(wrong: pd.DataFrame | None) -> str:
-    """Table of the links that are probably wrong."""
+    """Return a table of the links that are probably wrong."""
     if wrong is None or wrong.empty:
         return ""
     shown = wrong.head(_MOST_SUSPECTS)

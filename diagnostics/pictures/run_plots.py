@@ -1,4 +1,4 @@
-"""Pictures of how a run went: the climb of every start, the draws of every chain."""
+"""Pictures of the course of a run: the climb from every start, and the draws of every chain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_objective", "plot_traces"]
 
 _MOST_TRACES = 5
-"""Parameters whose traces are drawn, where nothing has a label."""
+"""Number of parameters whose traces are drawn, where nothing has a label."""
 
 
 def plot_objective(fit: Fitted) -> Figure:
@@ -123,7 +123,7 @@ def plot_traces(fit: Fitted) -> Figure:
 
 
 def _entries(data: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
-    """Every number of a data set of draws, by its name."""
+    """Return every number of a data set of draws, by its name."""
     for name, site in data.data_vars.items():
         labels = entry_names(str(name), site, site.dims[2:])
         values = site.to_numpy().reshape(*site.shape[:2], -1)

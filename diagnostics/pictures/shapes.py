@@ -1,4 +1,4 @@
-"""Pictures of shapes: means, deformation grids, modes. Matplotlib is imported only when one is drawn."""
+"""Pictures of shapes: means, deformation grids, modes. Matplotlib is imported only when they are drawn."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["plot_shapes"]
 
 _MOST_GROUPS = 6
-"""Groups whose deformation is drawn."""
+"""Maximum number of groups whose deformation is drawn."""
 _MOST_MODES = 2
 _SIDE = 2.9
-"""Inches of a panel."""
+"""Size of a panel in inches."""
 _SEEN = 0.07
-"""Share of the size of the picture that the largest displacement is magnified to."""
+"""Share of the size of the picture to which the largest displacement is magnified."""
 _LINES = 15
-"""Lines of a grid along its longer side."""
+"""Number of lines of a grid along its longer side."""
 _SURE = 0.9
-"""Credibility from which a landmark is drawn filled."""
+"""Minimum credibility for a landmark to be drawn filled."""
 
 
 def plot_shapes(
@@ -82,7 +82,7 @@ def plot_shapes(
 
 
 def _draw_means(axis: Any, shapes: xr.Dataset, prob: NDArray, colour: NDArray) -> None:
-    """Individuals, coloured by group, about the means of the groups; numbers of the landmarks."""
+    """Draw individuals, coloured by group, about the means of the groups, and numbers of the landmarks."""
     every = shapes["individuals"].to_numpy()
     mixed = np.clip(prob @ colour, 0, 1)
     axis.scatter(
@@ -106,7 +106,7 @@ def _draw_means(axis: Any, shapes: xr.Dataset, prob: NDArray, colour: NDArray) -
 
 
 def _draw_correspondence(axis: Any, shapes: xr.Dataset) -> None:
-    """Landmarks of all individuals, each landmark in a colour, with lines to the mean of the population."""
+    """Draw landmarks of all individuals, one colour per landmark, with lines to the population mean."""
     every, middle = shapes["individuals"].to_numpy(), shapes["population"].to_numpy()
     hues = _hues(len(middle))
     axis.scatter(
@@ -123,7 +123,7 @@ def _draw_correspondence(axis: Any, shapes: xr.Dataset) -> None:
 
 
 def _draw_individual(axis: Any, shapes: xr.Dataset, prob: NDArray, colour: NDArray) -> None:
-    """Individual whose landmarks have the largest deviations, with intervals along each axis, magnified."""
+    """Draw the individual with the largest standard deviations, with magnified intervals along each axis."""
     worst = int(shapes["individuals_sd"].to_numpy().mean(axis=(1, 2)).argmax())
     one = shapes.isel(subject=worst)
     middle = one["individuals"].to_numpy()
@@ -141,9 +141,9 @@ def _draw_individual(axis: Any, shapes: xr.Dataset, prob: NDArray, colour: NDArr
 
 
 def _draw_change(axis: Any, shapes: xr.Dataset, number: int, colour: Any) -> None:
-    """Change from the population to a group, magnified; along an outline with a band.
+    """Draw the change from the population to a group, magnified; along an outline, with a band.
 
-    Landmarks whose change is not credibly other than zero are hollow.
+    Landmarks whose change is not credibly different from zero are hollow.
     """
     start, change = shapes["population"].to_numpy(), shapes["change"].to_numpy()[number]
     factor = _magnification(change)
@@ -159,7 +159,7 @@ def _draw_change(axis: Any, shapes: xr.Dataset, number: int, colour: Any) -> Non
         axis.scatter(*start.T, color=FAINT, s=8)
         axis.quiver(*start.T, *(end - start).T, color=colour, lw=1.0)
     sure = shapes["credibility"].to_numpy()[number]
-    filled = ~(sure < _SURE)  # all of them where there are no draws
+    filled = ~(sure < _SURE)  # all landmarks where there are no draws
     size = 10 if "normal" in shapes else 22
     axis.scatter(*end[filled].T, color=colour, s=size, edgecolor=INK, lw=0.6, zorder=3)
     axis.scatter(*end[~filled].T, color="white", s=size, edgecolor=colour, lw=1.0, zorder=3)
@@ -168,7 +168,7 @@ def _draw_change(axis: Any, shapes: xr.Dataset, number: int, colour: Any) -> Non
 
 
 def _draw_difference(axis: Any, shapes: xr.Dataset, difference: xr.Dataset) -> None:
-    """Where the means of two groups differ: landmarks coloured by the length of their difference."""
+    """Draw where the means of two groups differ: landmarks are coloured by the length of their difference."""
     middle, moved = shapes["population"].to_numpy(), difference["mean"].to_numpy()
     length = difference["length"].to_numpy()
     factor = _magnification(moved)
@@ -196,7 +196,7 @@ def _draw_difference(axis: Any, shapes: xr.Dataset, difference: xr.Dataset) -> N
 
 
 def _hues(number: int) -> NDArray[np.float64]:
-    """Colours of landmarks in turn, as far apart as there are any."""
+    """Return colours of landmarks in turn, as distinct as possible."""
     from matplotlib import colormaps
 
     found: NDArray[np.float64] = colormaps["hsv"](np.arange(number) / number) * [
@@ -209,7 +209,7 @@ def _hues(number: int) -> NDArray[np.float64]:
 
 
 def _draw_lines(axis: Any, lines: NDArray, **options: Any) -> None:
-    """Line segments in the plane or in space, as one artist."""
+    """Draw line segments in the plane or in space, as one artist."""
     from matplotlib.collections import LineCollection
     from mpl_toolkits.mplot3d.art3d import Line3DCollection
 
@@ -218,7 +218,7 @@ def _draw_lines(axis: Any, lines: NDArray, **options: Any) -> None:
 
 
 def _draw_outline(axis: Any, points: NDArray, outline: str, **options: Any) -> None:
-    """Line through landmarks in order, if they are an outline."""
+    """Draw a line through landmarks in order, if they are an outline."""
     if outline != "none":
         axis.plot(*_joined(points, outline).T, **options)
 
@@ -228,7 +228,7 @@ def _joined(points: NDArray, outline: str) -> NDArray:
 
 
 def _draw_band(axis: Any, shapes: xr.Dataset, number: int, factor: float, colour: Any) -> None:
-    """Interval of the change across an outline, magnified, about the mean of the change."""
+    """Draw the magnified interval of the change across an outline, about the mean of the change."""
     start, normal = shapes["population"].to_numpy(), shapes["normal"].to_numpy()
     change = shapes["change"].to_numpy()[number]
     across = (change * normal).sum(axis=-1)
@@ -242,7 +242,7 @@ def _draw_band(axis: Any, shapes: xr.Dataset, number: int, factor: float, colour
 
 
 def _draw_mode(axis: Any, shapes: xr.Dataset, mode: xr.Dataset) -> None:
-    """Two shapes along a mode, on either side of the mean of the population, magnified."""
+    """Draw two shapes along a mode, magnified, on either side of the mean of the population."""
     middle = shapes["population"].to_numpy()
     low, high = mode["shape"].to_numpy()[[0, -1]]
     factor = _magnification((high - low) / 2)
@@ -258,13 +258,13 @@ def _draw_mode(axis: Any, shapes: xr.Dataset, mode: xr.Dataset) -> None:
 
 
 def _magnification(change: NDArray) -> float:
-    """Factor, a round number of at least one, by which displacements are seen."""
+    """Return the factor, a round number of at least one, by which displacements are magnified."""
     largest = float(np.linalg.norm(change, axis=-1).max(initial=0.0))
     return max(1.0, float(np.floor(_SEEN / largest))) if largest > 1e-6 else 1.0
 
 
 def _grid(start: NDArray, end: NDArray) -> list[NDArray]:
-    """Lines of a square grid about a shape, moved by the thin-plate spline between two shapes."""
+    """Return the lines of a square grid about a shape, moved by the thin-plate spline between two shapes."""
     spline = RBFInterpolator(start, end, kernel="thin_plate_spline", degree=1)
     low, high = start.min(axis=0), start.max(axis=0)
     pad = 0.12 * (high - low).max()

@@ -22,11 +22,11 @@ __all__ = ["has_sphere", "plot_sphere"]
 _APART = 2.25
 """Distance between the middles of the two sides of the sphere."""
 _STEPS = 181
-"""Points of a curve around a mean."""
+"""Number of points of a curve around a mean."""
 
 
 def has_sphere(fit: AskedFit) -> bool:
-    """Whether the points that have labels lie on a circle or a sphere, on which clusters have directions."""
+    """Return whether points with labels lie on a circle or a sphere, on which clusters have directions."""
     where, vector = (site_of(fit.tree, role) for role in ("location", "vector"))
     if where is None or vector is None:
         return False
@@ -95,7 +95,7 @@ def plot_sphere(fit: AskedFit) -> Figure:
 
 
 def _view(x: NDArray) -> NDArray:
-    """Orthonormal columns: where the sphere is seen from, then to the right and up."""
+    """Return orthonormal columns: the direction of view, then right and up."""
     middle = x.mean(axis=0)
     if np.linalg.norm(middle) < 1e-6:
         middle = x[0]
@@ -107,14 +107,14 @@ def _view(x: NDArray) -> NDArray:
 
 
 def _seen(points: NDArray, frame: NDArray) -> NDArray:
-    """Places on the page: seen from the front on the left, from behind on the right."""
+    """Return places on the page, with the front view on the left and the view from behind on the right."""
     depth, right, up = (points @ frame).T
     behind = depth < 0
     return np.column_stack([np.where(behind, _APART - right, right), up])
 
 
 def _draw_outline(axis: Axes, on_circle: bool, has_back: bool) -> None:
-    """Circles around what is seen, and the parallels of each side."""
+    """Draw circles around the views, and the parallels of each side."""
     turn = np.linspace(0, 2 * np.pi, _STEPS)
     ring = np.column_stack([np.cos(turn), np.sin(turn)])
     if on_circle:
@@ -129,7 +129,7 @@ def _draw_outline(axis: Axes, on_circle: bool, has_back: bool) -> None:
 
 
 def _spreads(fit: AskedFit) -> tuple[NDArray, list[NDArray]]:
-    """Directions of the clusters, and roots of the covariances in their tangent spaces."""
+    """Return directions of the clusters, and roots of the covariances in their tangent spaces."""
     where, spread = (site_of(fit.tree, role) for role in ("location", "spread"))
     assert where is not None  # see `has_sphere`
     assert spread is not None
@@ -139,12 +139,12 @@ def _spreads(fit: AskedFit) -> tuple[NDArray, list[NDArray]]:
     across = np.eye(size) - direction[:, :, None] * direction[:, None, :]
     covariance = given if given.ndim == 3 else given[:, None, None] * across
     values, vectors = np.linalg.eigh(covariance)
-    # the least eigenvalue is that along the direction, and zero
+    # the smallest eigenvalue is along the direction, and zero
     return direction, list(vectors[..., 1:] * np.sqrt(np.maximum(values[:, None, 1:], 0.0)))
 
 
 def _curve(direction: NDArray, root: NDArray, on_circle: bool) -> NDArray:
-    """Curve around a direction that holds 90 % of a normal in its tangent space, wrapped."""
+    """Return the wrapped curve that holds 90 % of a normal distribution in a direction's tangent space."""
     size = root.shape[1]
     if on_circle:
         steps = np.linspace(-1, 1, _STEPS)[:, None]

@@ -1,4 +1,4 @@
-"""Pictures of long tables: what the model predicts for all subjects, and for single ones."""
+"""Pictures of long tables: predictions for all subjects, and for single ones."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _LEVELS = (0.05, 0.5, 0.95)
 
 
 class _Series(NamedTuple):
-    """Measurements of subjects, and what the model predicts.
+    """Measurements of subjects, and the model's predictions.
 
     Attributes
     ----------
     along : ndarray, shape (num_rows,)
-        Where they are drawn, such as times.
+        Horizontal positions of measurements, such as times.
     name : str
-        Of these.
+        Name of the horizontal axis.
     y : ndarray, shape (num_rows,)
         NaN where nothing was measured.
     outcome : str
     groups : Groups
     colours : list, one colour per subject
     anew : ndarray, shape (num_draws, num_rows)
-        Measurements of other subjects, of whom nothing is known, with the same design.
+        Predicted measurements of other subjects, without data, with the same design.
     own : ndarray, shape (3, num_rows)
-        Quantiles of what may be measured of these subjects themselves.
+        Quantiles of predicted measurements of these subjects themselves.
     """
 
     along: NDArray
@@ -57,7 +57,7 @@ class _Series(NamedTuple):
 
 
 def has_subjects(fit: Fitted) -> bool:
-    """Whether a fit is of a long table: rows of groups, whose effects are integrated out."""
+    """Return whether a fit is of a long table: rows of groups, whose effects are integrated out."""
     effects = "latents" in fit.tree and "effects" in fit.tree["latents"]
     return effects and any(isinstance(v, Groups) for v in fit.run.data.values())
 
@@ -179,7 +179,7 @@ def _colours(fit: AskedFit, groups: Groups) -> list:
 
 
 def _outputs(fit: Fitted, size: int) -> dict[str, NDArray]:
-    """Rows of each output, by its name."""
+    """Return the rows of each output, by its name."""
     roles = fit.run.signature.of_kind("table")
     table = next((r.name for r in roles if r.dims[1:] == ("outputs",)), None)
     indicators = None if table is None else fit.run.data.get(table)
@@ -190,7 +190,7 @@ def _outputs(fit: Fitted, size: int) -> dict[str, NDArray]:
 
 
 def _spread(fit: AskedFit, groups: Groups, most: int) -> NDArray[np.int64]:
-    """Subjects spread evenly over classes, and over numbers of rows within these."""
+    """Select subjects evenly over classes, and over numbers of rows within these."""
     count = np.bincount(groups.codes, minlength=groups.num_groups)
     labels = fit.labels() if fit.has_labels else np.zeros(groups.num_groups, int)
     order = np.lexsort((-count, labels if len(labels) == len(count) else np.zeros(len(count))))
@@ -247,7 +247,7 @@ def _draw_some(axis: Axes, series: _Series, chosen: NDArray, some: NDArray) -> N
 def _draw_survival(axis: Axes, fit: AskedFit, event: str, some: NDArray) -> None:
     until = np.nanmax(fit.tree["observed_data"][event].to_numpy())
     grid = np.linspace(0, until, 61)
-    with warnings.catch_warnings():  # of measures after the origin, which the title names
+    with warnings.catch_warnings():  # on measures after the origin, which the title names
         warnings.simplefilter("ignore", SideBayesWarning)
         curves = fit.survival(grid, since=0.0).isel(subject=some)
     for number, name in enumerate(curves["subject"].to_numpy()):

@@ -1,1 +1,1 @@
-"""Whether a fit may be believed."""
+"""Whether a fit can be trusted."""

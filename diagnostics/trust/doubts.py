@@ -18,11 +18,11 @@ __all__ = ["converged", "doubts", "is_sampler"]
 
 _RHAT, _ESS = 1.01, 400
 _APART = 0.02
-"""Mean difference in the probability that two points share a cluster, from which on chains that
-disagree are said to sit in different modes."""
+"""Mean difference in the probability that two points share a cluster above which chains that disagree
+are said to be in different modes."""
 _PAIRS = 2000
 _LOWER = 0.01
-"""Difference of adjusted Rand indices from which on agreement with the known classes is lower."""
+"""Difference of adjusted Rand indices above which agreement with the known classes is lower."""
 
 
 def converged(fit: Fitted) -> bool:
@@ -62,7 +62,7 @@ def doubts(fits: Mapping[str, AskedFit]) -> dict[str, str]:
 
 
 def _forced(fits: Mapping[str, AskedFit]) -> dict[str, str]:
-    """A sentence or two for every fit that hard links hold to what all else contradicts."""
+    """Return a sentence or two for every fit with hard links that all other information contradicts."""
     said = {}
     for name, fit in fits.items():
         if not fit.has_labels or "hard" not in link_kind(fit.tree):
@@ -87,7 +87,7 @@ def _forced(fits: Mapping[str, AskedFit]) -> dict[str, str]:
 
 
 def _better(fits: Mapping[str, AskedFit], name: str) -> str | None:
-    """Fit to the same data without hard links that agrees best with the known classes, if better."""
+    """Fit to the same data without hard links that agrees best with the known classes, if it is better."""
     own, data = agreement(fits[name]), same_data(fits[name])
     if own is None:
         return None
@@ -103,7 +103,7 @@ def _better(fits: Mapping[str, AskedFit], name: str) -> str | None:
 
 
 def _unconverged(fits: Mapping[str, Fitted]) -> dict[str, str]:
-    """A sentence for every sampler run that has not converged."""
+    """Return a sentence for every sampler run that has not converged."""
     sampled = {name: fit for name, fit in fits.items() if is_sampler(fit)}
     said = {}
     for name, fit in sampled.items():
@@ -129,13 +129,13 @@ def _unconverged(fits: Mapping[str, Fitted]) -> dict[str, str]:
 
 
 def is_sampler(fit: Fitted) -> bool:
-    """Whether a fit has several chains that can be judged; variational draws are independent."""
+    """Return whether a fit has several chains that can be judged; variational draws are independent."""
     posterior = fit.tree["posterior"]
     return posterior.sizes["draw"] > 1 and posterior.sizes["chain"] > 1
 
 
 def _why(fit: Fitted, trusted: Fitted | None) -> str:
-    """What keeps chains apart: modes of the posterior, or slow moves in one."""
+    """Say what keeps chains apart: modes of the posterior, or slow moves in one mode."""
     if not fit.has_labels:
         return "its chains move slowly or stay apart, and made too few draws"
     number = fit.tree["responsibilities"].sizes["points"]
@@ -162,6 +162,6 @@ def _why(fit: Fitted, trusted: Fitted | None) -> str:
 
 
 def _share(draws: NDArray, centres: NDArray) -> float:
-    """Share of draws (chain, draw, pair) that lie nearer to the first of two centres."""
+    """Return the share of draws (chain, draw, pair) that are closer to the first of two centres."""
     first, second = (np.abs(draws - centre).mean(axis=2) for centre in centres)
     return float((first < second).mean())

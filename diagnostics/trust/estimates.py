@@ -15,7 +15,7 @@ from ..sites import TRUSTED_MATCH, entry_names, is_label_dim, role_of
 __all__ = ["estimate_tables", "interval", "number"]
 
 _MOST_ENTRIES = 12
-"""Numbers of a site up to which a table shows them."""
+"""Maximum size of a site whose numbers a table shows."""
 
 _SHOWN_ELSEWHERE = ("coefficients", "factor", "deviation", "mixing_weights", "location", "spread")
 """Roles of sites that other tables or pictures show, or that only parametrise these."""
@@ -24,7 +24,7 @@ _OF_FEATURES = ("saliency", "common_location", "common_spread")
 
 
 def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:
-    """Tables of a fit by heading; empty for a plain mixture, whose parameters are drawn.
+    """Return tables of a fit by heading; none for a plain mixture, whose parameters are shown as a picture.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:
     Returns
     -------
     dict of str to DataFrame
-        Columns ``estimate``, and where they are known ``standard_error``, ``lower`` and ``upper``, the ends
-        of 95 % intervals; a row for each number, by its name.
+        Columns are ``estimate``, and where they are known ``standard_error``, ``lower`` and ``upper``, the
+        ends of 95 % intervals; each number has a row with its name.
     """
     tables: dict[str, pd.DataFrame] = {}
     with suppress(ValueError):  # no fixed effects, or no peak to take standard errors from
@@ -54,18 +54,18 @@ def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:
 
 
 def number(value: float) -> str:
-    """Four digits, with a proper minus; empty where the value is not known."""
+    """Format a number to four digits, with a proper minus; empty where the value is not known."""
     return "" if np.isnan(value) else f"{value:.4g}".replace("-", "−")
 
 
 def interval(row: pd.Series) -> str:
-    """Ends of the interval of a row of a table; empty where they are not known."""
+    """Format the interval in a row of a table; empty where it is not known."""
     ends = [row.get(column, np.nan) for column in ("lower", "upper")]
     return "" if np.isnan(ends).any() else " to ".join(map(number, ends))
 
 
 def _sites(fit: Fitted) -> dict[str, xr.DataArray]:
-    """Sites that tables are about: no latent of single units, none that nothing can be averaged of."""
+    """Sites for tables, without latents of single units, and without sites whose draws cannot be averaged."""
     tree, score = fit.relabelled
     by_unit: tuple[str, ...] = ()
     with suppress(ValueError):  # a model that was not saved
@@ -74,14 +74,14 @@ def _sites(fit: Fitted) -> dict[str, xr.DataArray]:
         str(name): site
         for name, site in tree["posterior"].data_vars.items()
         if role_of(site) not in (*_SHOWN_ELSEWHERE, *_OF_FEATURES)
-        and not role_of(site).startswith("correlation")  # the covariance has them, of all effects
+        and not role_of(site).startswith("correlation")  # the covariance of all effects has them
         and str(name) not in by_unit
         and (score >= TRUSTED_MATCH or not any(is_label_dim(str(dim)) for dim in site.dims))
     }
 
 
 def _flat(table: pd.DataFrame) -> pd.DataFrame:
-    """Coefficients of clusters by one name: ``years of cluster 0``."""
+    """Give coefficients of clusters a single name: ``years of cluster 0``."""
     if isinstance(table.index, pd.MultiIndex):
         return table.set_axis([f"{term} of cluster {k}" for k, term in table.index])
     return table
@@ -92,7 +92,7 @@ def _is_covariance(site: xr.DataArray) -> bool:
 
 
 def _deviations(site: xr.DataArray) -> pd.DataFrame:
-    """Standard deviations, then correlations, of every draw of a covariance matrix."""
+    """Return standard deviations, and then correlations, of every draw of a covariance matrix."""
     effects = [str(name) for name in site["effects"].to_numpy()]
     sd = np.sqrt(np.diagonal(site.to_numpy(), axis1=-2, axis2=-1))
     scale = np.where(sd > 0, sd, np.inf)

@@ -1,4 +1,4 @@
-"""A fit in a few facts, as the report and notebooks show them."""
+"""A few facts about a fit, as the report and notebooks show them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BADGES = {"good": "converged", "caution": "with caution", "bad": "do not trust"}
 
 
 def facts_of(fit: AskedFit) -> dict[str, str]:
-    """Facts about a fit, as text by name.
+    """Return facts about a fit, as text by name.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def facts_of(fit: AskedFit) -> dict[str, str]:
 
 
 def _flip_rates(rates: Any) -> dict[str, str]:
-    """Median and 89 % interval of each flip rate."""
+    """Format the median and 89 % interval of each flip rate."""
     drawn = rates.stack(draws=("chain", "draw")).transpose(..., "draws")
     several = drawn.ndim > 1
     names = [f" of {name}" for name in drawn["link_groups"].to_numpy()] if several else [""]

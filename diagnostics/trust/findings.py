@@ -14,17 +14,17 @@ from .scores import scores_of
 __all__ = ["agreement", "finding", "lead_of", "wrong_links"]
 
 _MOST_NAMED = 3
-"""Coefficients or parameters that a sentence names."""
+"""Maximum number of coefficients or parameters that a sentence names."""
 
 _MOST_SIZES = 6
-"""Clusters whose sizes a sentence gives."""
+"""Maximum number of clusters whose sizes a sentence gives."""
 
 _SAME = 0.0005
 """Difference between adjusted Rand indices that three decimals do not show."""
 
 
 def finding(fit: AskedFit, wrong: pd.DataFrame | None, tables: Mapping[str, pd.DataFrame]) -> str:
-    """What a fit found: its clusters and doubtful links, its coefficients or its first parameters.
+    """Say what a fit found: its clusters and doubtful links, its coefficients, or its first parameters.
 
     Parameters
     ----------
@@ -42,15 +42,16 @@ def finding(fit: AskedFit, wrong: pd.DataFrame | None, tables: Mapping[str, pd.D
 
 
 def lead_of(fits: Mapping[str, AskedFit], findings: Mapping[str, str]) -> str:
-    """One sentence about several fits, or what a single one found.
+    """Return one sentence about several fits, or the finding of a single one.
 
-    Where known classes allow it, the best and the worst fit; else the first fit that can be trusted.
+    Where known classes allow it, the sentence names the best and the worst fit, otherwise the first fit that
+    can be trusted.
 
     Parameters
     ----------
     fits : mapping of str to Fit
     findings : mapping of str to str
-        What `finding` says of each.
+        Result of `finding` for each.
     """
     if len(fits) == 1:
         return next(iter(findings.values()))
@@ -69,7 +70,7 @@ def lead_of(fits: Mapping[str, AskedFit], findings: Mapping[str, str]) -> str:
 
 
 def agreement(fit: AskedFit) -> float | None:
-    """Adjusted Rand index against the known classes, see `scores_of`; None where there are none.
+    """Return the adjusted Rand index with the known classes; see `scores_of`. None where there are none.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ def agreement(fit: AskedFit) -> float | None:
 
 
 def wrong_links(fit: AskedFit) -> pd.DataFrame | None:
-    """Links that are probably wrong, the most suspect first; None where that cannot be judged.
+    """Return links that are probably wrong, the most suspect first; None where that cannot be judged.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def wrong_links(fit: AskedFit) -> pd.DataFrame | None:
     """
     try:
         links = fit.suspect_links()
-    except ValueError:  # no labels, no links, a model that was not saved, a tangle too wide
+    except ValueError:  # no labels, no links, no saved model, or too wide a connected set
         return None
     return links[links["probability"] > 0.5]
 
@@ -110,7 +111,7 @@ def _clusters(fit: AskedFit, wrong: pd.DataFrame | None) -> str:
 
 
 def _estimates(tables: Mapping[str, pd.DataFrame]) -> str:
-    """The first numbers of the first table, with their intervals where these are known."""
+    """Describe the first numbers of the first table, with their intervals where these are known."""
     if not tables:
         return ""
     table = next(iter(tables.values()))
@@ -126,7 +127,7 @@ def _estimates(tables: Mapping[str, pd.DataFrame]) -> str:
 
 
 def _size(fit: Fitted) -> str:
-    """How many numbers were estimated, where no sentence can name them."""
+    """Say how many numbers were estimated, where no sentence can name them."""
     sites = fit.tree["posterior"].data_vars.values()
     return f"{sum(site[0, 0].size for site in sites)} numbers were estimated"
 
@@ -140,5 +141,5 @@ def _three(score: float) -> str:
 
 
 def _labels(fit: Fitted) -> np.ndarray:
-    """Labels of everything that has some, whatever the number of sites."""
+    """Return all labels, over any number of sites."""
     return fit.tree["responsibilities"]["labels"].to_numpy()

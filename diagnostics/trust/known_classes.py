@@ -1,4 +1,4 @@
-"""How well a fit tells the known classes of rows, by parameters that have seen them and that have not."""
+"""How well a fit predicts the known classes of rows, with parameters fitted with them and without them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from numpy.typing import NDArray
 __all__ = ["Recognition", "against_the_rest", "recognition", "sentence"]
 
 _FEWEST = 5
-"""Rows of known class from which on they say something of a fit."""
+"""Minimum number of rows of known class for a verdict on a fit."""
 
 _REFUTED = np.log(1000.0)
 """Log ratio by which shares of classes are more probable than a fit: if the fit's probabilities were right,
 it would occur once in a thousand data sets (Markov's inequality)."""
 
 _APART = 1.0
-"""Nats between a fit and the shares that mean nothing: one that guesses no better than they has to be more
-probable by as much, and one that guesses better may be less probable."""
+"""Difference in nats between a fit and the shares that is not significant: a fit that guesses no better must
+be more probable by as much, and one that guesses better may be less probable by as much."""
 
 _TINY = 1e-3
-"""Least probability of a known class that counts, so that no row refutes a fit alone."""
+"""Minimum probability of a known class in the sum, so that no single row refutes a fit."""
 
 
 class Recognition(NamedTuple):
-    """How well classes are told.
+    """How well classes are predicted.
 
     Attributes
     ----------
     num_rows : int
-        Rows of known class.
+        Number of rows of known class.
     right : int
-        Rows whose most probable class is admitted.
+        Number of rows whose most probable class agrees with what is stated.
     most : int
-        Rows of the class that most rows have.
+        Number of rows of the most frequent class.
     gain : float
-        Log probability of what is known beyond that under the shares of the classes, in nats.
+        Log probability of what is known, less that under the shares of the classes, in nats.
     """
 
     num_rows: int
@@ -46,14 +46,14 @@ class Recognition(NamedTuple):
 
     @property
     def contradicts(self) -> bool:
-        """Whether the shares of the classes are far more probable, and guess as many rows."""
+        """Whether the shares of the classes are far more probable, and guess as many rows correctly."""
         return self.gain <= -_REFUTED and self.right <= self.most
 
 
 def recognition(prob: NDArray, stated: NDArray) -> Recognition | None:
-    """Compare probabilities of classes with what is stated of them; None if too few rows can say.
+    """Compare probabilities of classes with what is stated of rows; None if too few rows count.
 
-    Rows count whose class has others as well, so that something can be known of it without them.
+    Only rows whose class has other rows count, so that the class can be learned without them.
 
     Parameters
     ----------
@@ -77,14 +77,14 @@ def recognition(prob: NDArray, stated: NDArray) -> Recognition | None:
 
 
 def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str, str] | None:
-    """Level and sentence of a verdict, if known classes speak against a fit.
+    """Return level and sentence of a verdict, if known classes speak against a fit.
 
     Parameters
     ----------
     seen : Recognition or None
-        By parameters that were fitted to the class of each row as well.
+        With parameters that were also fitted to the class of each row.
     unseen : Recognition or None
-        By parameters from which each row was taken out; None where there are none.
+        With parameters from which each row was left out; None where there are none.
     """
     found = seen if seen is not None and seen.contradicts else unseen
     if found is None or found.gain > (_APART if found.right <= found.most else -_APART):
@@ -113,19 +113,19 @@ def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str,
 def against_the_rest(
     seen: Recognition | None, free: Recognition | None, rise: float
 ) -> tuple[str, str] | None:
-    """Level and sentence, if rows have other clusters than the known classes.
+    """Return level and sentence of a verdict, if rows have other clusters than the known classes.
 
-    What is compared is whether classes are the clusters, or clusters are free and classes have their shares:
-    the second is the more probable by `rise`, less what the first gains on the shares.
+    Two hypotheses are compared: that classes are the clusters, and that clusters are free while classes occur
+    by their shares. The second is more probable by `rise`, less the gain of the first over the shares.
 
     Parameters
     ----------
     seen : Recognition or None
-        By parameters that were fitted to the known classes.
+        With parameters that were fitted to the known classes.
     free : Recognition or None
-        By those to which the fit moves once no class is known.
+        With the parameters to which the fit moves once no class is known.
     rise : float
-        Log likelihood of the rows, without classes, by the latter beyond that by the former.
+        Log likelihood of the rows, without classes, under the latter parameters, less that under the former.
     """
     if seen is None or free is None or rise - seen.gain < _REFUTED:
         return None

@@ -1,4 +1,4 @@
-"""Fits that hold a lower mode of a posterior than others do."""
+"""Finds fits that hold a lower mode of a posterior than others do."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .verdict import num_starts_at_best
 __all__ = ["height", "lower_modes", "same_data", "same_question"]
 
 _SAME = 1e-6
-"""Difference of log joint densities, relative to their size, that convergence leaves between runs."""
+"""Relative difference of log joint densities that convergence may leave between runs."""
 
 
 def same_data(fit: Fitted) -> tuple:
-    """Key of what was observed, known classes included: equal for fits to the same data set.
+    """Key of the observed data, including known classes, which is equal for fits to the same data set.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def same_data(fit: Fitted) -> tuple:
 
 
 def same_question(fit: Fitted) -> tuple:
-    """Key of model, options, data and links: equal for fits that can be measured on each other.
+    """Key of model, options, data and links, which is equal for fits that can be measured on each other.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def same_question(fit: Fitted) -> tuple:
         for name, values in sorted(tables_of(fit.tree, group).items())
         if name not in known
     ]
-    # of what has no name in another process, functions that were given are the same by themselves
+    # functions without a name that is valid in other processes are compared by identity
     model = fit.tree.attrs.get("sidebayes_identity") or freeze(getattr(fit.run, "model", None))
     return (
         fit.method,
@@ -60,19 +60,19 @@ def same_question(fit: Fitted) -> tuple:
 
 def _content(values: Any) -> Any:
     array = values.to_numpy()
-    if values.name == "truth":  # whose classes are numbered as those that the model learns
+    if values.name == "truth":  # its classes are numbered as those that the model learns
         array = pd.factorize(pd.Series(array).where(array >= 0))[0]
     return tuple(array.ravel()) if array.dtype == object else array.tobytes()
 
 
 def lower_modes(fits: Mapping[str, Fitted]) -> tuple[dict[str, str], list[str]]:
-    """A sentence for every fit whose mode lies below that of another fit of the same posterior.
+    """Return a sentence for every fit whose mode lies below that of another fit of the same posterior.
 
-    Log joint densities are compared between fits whose answer is the point where the log joint
-    density itself, of the constrained parameters, was highest: those of EM, MAP and their like to
-    the same data, under the same model, options, prior and approximation. Densities in unconstrained
-    space differ from these by a Jacobian, bounds and costs are other quantities. A mode is
-    not lower where only a prior that was read off the data prefers the other.
+    Fits are comparable if their result is the maximum of the log joint density of the constrained
+    parameters, as with EM, MAP and similar engines, for the same data, model, options, prior and
+    approximation. Densities in unconstrained space differ from these by a Jacobian; bounds and costs are
+    other quantities. A mode does not count as lower where only a prior that was read off the data prefers
+    the other.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def lower_modes(fits: Mapping[str, Fitted]) -> tuple[dict[str, str], list[str]]:
     lower : dict of str
         Sentences by fit; empty where all reached the same height.
     preferred : list of str
-        Sentences on pairs of modes of which only such a prior prefers the higher one.
+        Sentences on pairs of modes where only such a prior prefers the higher one.
     """
     heights = {name: found for name, fit in fits.items() if (found := height(fit)) is not None}
     keys = {name: (*same_question(fits[name]), fits[name].approximate) for name in heights}
@@ -113,13 +113,13 @@ def lower_modes(fits: Mapping[str, Fitted]) -> tuple[dict[str, str], list[str]]:
 
 
 def _without_prior(fit: Fitted) -> float:
-    """Log joint density of a mode without priors that were read off the data; NaN where it has none."""
+    """Log joint density of a mode without priors that were read off the data; NaN where there is none."""
     stats = fit.tree["sample_stats"]
     return stats[WITHOUT_PRIOR].item() if WITHOUT_PRIOR in stats else np.nan
 
 
 def height(fit: Fitted) -> float | None:
-    """Log joint density of a mode that can be compared; None for what is no such mode."""
+    """Return the log joint density of a mode that can be compared; None for other results."""
     history: NDArray[np.float64] = np.asarray(fit.objective, float)
     info = fit.tree["fit_info"].attrs
     density = fit.tree["sample_stats"]["lp"].to_numpy()
@@ -132,5 +132,5 @@ def height(fit: Fitted) -> float | None:
     if not comparable:
         return None
     own = density.item()
-    # what was climbed is the log joint itself
+    # the objective is the log joint itself
     return own if np.isclose(history, own, rtol=_SAME, atol=1e-3).any() else None

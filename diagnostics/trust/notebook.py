@@ -24,7 +24,7 @@ _STYLE = """<style>
 
 
 def fit_cell(fit: AskedFit) -> str:
-    """Verdict and facts about a fit.
+    """Format verdict and facts about a fit.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def fit_cell(fit: AskedFit) -> str:
 
 
 def comparison_cell(comparison: Any) -> str:
-    """Tables of a comparison, and its notes.
+    """Format the tables of a comparison, and its notes.
 
     Parameters
     ----------
@@ -54,5 +54,5 @@ def comparison_cell(comparison: Any) -> str:
 
 
 def _cell(content: str) -> str:
-    # dollars in names are no mathematics
+    # dollars in names are not mathematics
     return f"{_STYLE}<div class='sidebayes tex2jax_ignore mathjax_ignore'>{content}</div>"

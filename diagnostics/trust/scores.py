@@ -1,4 +1,4 @@
-"""Scores of a clustering: against the truth, and against the links."""
+"""Scores of a clustering: by known classes, and by links."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def _known(truth: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Classes and labels of the points whose class is known."""
+    """Return classes and labels of the points whose class is known."""
     classes, labels = class_codes(truth, "truth"), np.asarray(labels)
     if classes.shape != labels.shape:
         raise ValueError(f"truth is of {len(classes)} points, labels of shape {labels.shape}")
@@ -33,7 +33,7 @@ def _known(truth: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]
 
 
 def _table(truth: ArrayLike, labels: ArrayLike) -> np.ndarray:
-    """Numbers of points of each class (rows) in each cluster, where the class is known."""
+    """Return numbers of points of each class (rows) in each cluster, where the class is known."""
     from sklearn.metrics.cluster import contingency_matrix
 
     return contingency_matrix(*_known(truth, labels))
@@ -178,9 +178,9 @@ def scores_of(fit: AskedFit) -> dict[str, float]:
     """Scores of a fit against the known classes; empty where it has no labels, or none are left to score.
 
     A method that learns classes is scored by its classes, and its accuracy is the share of rows whose
-    class is right. Other methods are scored by their clusters, see `score_labels`. Where the truth names no
+    class is right. Other methods are scored by their clusters; see `score_labels`. Where the truth names no
     class that was learned, or rows of given class contradict it, classes are matched as clusters are. Rows
-    whose class the fit was given do not count.
+    whose class was given to the fit do not count.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def scores_of(fit: AskedFit) -> dict[str, float]:
         return {}
     try:
         prob = fit.class_probabilities() if fit.has_classes else None
-    except ValueError:  # a model that was not saved, or a row that no class explains
+    except ValueError:  # the model was not saved, or no class explains a row
         prob = None
     if prob is None:
         return score_labels(truth, fit.tree["responsibilities"]["labels"].to_numpy())
@@ -209,13 +209,13 @@ def scores_of(fit: AskedFit) -> dict[str, float]:
 
 
 def _given(fit: AskedFit, number: int) -> NDArray[np.int64]:
-    """Class that a fit was given of each row, -1 where it was given none."""
+    """Return the class of each row that was given to a fit; -1 where none was given."""
     found = np.full(number, -1)
     for value in fit.run.data.values():
         if isinstance(value, PartialLabels) and len(value.classes) == number:
             found = np.where(value.classes < 0, found, value.classes)
     placed = np.asarray(fit.run.data.get("assigned", np.full(number, -1))) >= 0
-    for value in fit.run.options.values():  # anchors are the rows that have a component
+    for value in fit.run.options.values():  # anchors are the rows with a component
         if isinstance(value, Anchors) and placed.sum() == len(np.asarray(value.classes)):
             found[placed] = value.classes
     return found

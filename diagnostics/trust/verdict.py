@@ -1,4 +1,4 @@
-"""Verdict on a fit from what the run itself shows."""
+"""Verdict on a fit, by facts about its run."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ..symmetry.invariants import frozen_sites
 __all__ = ["num_starts_at_best", "verdict"]
 
 _NEAR = 0.01
-"""Difference in log joint density below which two runs reached the same mode."""
+"""Difference in log joint density below which two runs count as having reached the same mode."""
 
 _STILL_RISING = 1e-6
-"""Last gain of a climb, relative to its objective, from which on it counts as unfinished."""
+"""Last gain of a climb, relative to its objective, above which it counts as unfinished."""
 
 _CLEAR_GAIN = 1.0
-"""Last gain, in nats, from which on it counts as unfinished however large the objective."""
+"""Last gain, in nats, above which a climb counts as unfinished however large the objective."""
 
 _FLAT = 1e-5
 """Largest entry of a gradient, relative to the log joint density, that counts as zero."""
 
 _TWINS = 1e-6
-"""Difference of parameters, beside the largest of any cluster, below which two clusters are the same."""
+"""Difference of parameters, relative to the largest of any cluster, below which two clusters are the same."""
 
 _ALIKE = 1e-4
-"""Difference of the probabilities of labels below which all points have the same."""
+"""Difference of label probabilities below which all points have the same probabilities."""
 
 _NO_POINT = 0.5
-"""Sum of the probabilities of points below which a cluster holds none."""
+"""Sum of the probabilities of points below which a cluster counts as empty."""
 
 _FEWEST_DRAWS = 4
-"""Fewest draws per chain for which R-hat and ESS are computed."""
+"""Minimum number of draws per chain for R-hat and ESS."""
 
 _RHAT, _ESS_PER_CHAIN = 1.01, 100
 """Limits of Vehtari et al. (2021), Bayesian Anal. 16, 667-718."""
@@ -52,8 +52,8 @@ def verdict(fit: Fitted, *against: tuple[str, str] | None) -> tuple[str, str]:
     ----------
     fit : Fit
     *against : (str, str) or None
-        Level and sentence of what speaks against the fit beside the run itself, such as known classes; see
-        `sentence` of `known_classes`.
+        Level and sentence of further findings against the fit, such as known classes; see `sentence` of
+        `known_classes`.
     """
     found = [_of_run(fit), *filter(None, against)]
     levels = ("good", "caution", "bad")
@@ -62,11 +62,11 @@ def verdict(fit: Fitted, *against: tuple[str, str] | None) -> tuple[str, str]:
 
 
 def _of_run(fit: Fitted) -> tuple[str, str]:
-    """What the run itself shows."""
+    """Return level and sentences of a verdict by the run itself."""
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
     noted = [*json.loads(info.get("remarks", "[]")), *_points(fit)]
-    if info["converged"]:  # else clusters may still fill
+    if info["converged"]:  # otherwise, clusters may still fill
         noted += [*_empty(fit), *_lone(fit)]
     message = ". ".join([message, *noted])
     if not info["converged"]:
@@ -85,10 +85,9 @@ def _of_run(fit: Fitted) -> tuple[str, str]:
 
 
 def num_starts_at_best(fit: Fitted) -> int:
-    """Number of starts that came within 0.01 of the objective of the result.
+    """Return the number of starts that came within 0.01 of the objective of the result.
 
-    A run from values that were given had one start; a run from where another fit ended counts the
-    starts of that fit.
+    A run from given values had one start; a run from the end of another fit counts the starts of that fit.
 
     Parameters
     ----------
@@ -102,9 +101,9 @@ def num_starts_at_best(fit: Fitted) -> int:
 
 
 def _chains(fit: Fitted) -> tuple[str, str] | None:
-    """What the draws say, of engines that draw."""
+    """Return a verdict by the draws, for engines that draw."""
     sizes = fit.tree["posterior"].sizes
-    # an engine of one's own may give a point without an objective
+    # a user's engine may return a point without an objective
     draws = not fit.tree["posterior"].attrs["point_estimate"] or fit.config.length == "num_samples"
     independent = getattr(fit.config, "independent_draws", False)
     is_sampler = draws and not np.size(fit.objective) and not independent
@@ -118,7 +117,7 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
             f"All draws of {' and '.join(still)} are the same, though the posterior of what is continuous "
             "has a spread: the sampler never moved there; look at its steps, or at what was kept of them."
         )
-    if independent:  # autocorrelations of such draws are chance
+    if independent:  # autocorrelations of such draws are due to chance
         few = sizes["chain"] * sizes["draw"] < _ESS_PER_CHAIN
         return ("caution", f"{sizes['draw']} draws are few; raise num_draws.") if few else None
     rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
@@ -140,7 +139,7 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
 
 
 def _end(fit: Fitted) -> tuple[str, str] | None:
-    """What the last steps of a climb say."""
+    """Return a verdict by the last steps of a climb."""
     if not fit.config.climbs:
         return None
     path = _best_path(fit)
@@ -148,7 +147,7 @@ def _end(fit: Fitted) -> tuple[str, str] | None:
     if "gradient" in stats:
         slope = float(stats["gradient"].max()) / (1 + abs(float(stats["lp"].max())))
         if slope <= _FLAT:
-            return None  # a mode, however many steps led there
+            return None  # a mode, whatever the number of steps
     if len(path) < 2:
         return "bad", "It made no step, so that there is no sign of a mode; lower tol."
     gain = path[-1] - path[-2]
@@ -158,9 +157,9 @@ def _end(fit: Fitted) -> tuple[str, str] | None:
 
 
 def _twins(fit: Fitted) -> tuple[str, str] | None:
-    """Whether a mode has a cluster twice, as where nothing has told clusters apart yet."""
+    """Return a verdict on a mode with the same cluster twice, as where nothing distinguishes clusters yet."""
     point = fit.config.climbs and fit.tree["posterior"].attrs["point_estimate"]
-    if not point or is_ordered(fit.tree):  # clusters that hold nothing are all alike there
+    if not point or is_ordered(fit.tree):  # empty clusters are all alike there
         return None
     rows = []
     for site in fit.tree["posterior"].data_vars.values():
@@ -172,7 +171,7 @@ def _twins(fit: Fitted) -> tuple[str, str] | None:
     if not rows or any(len(row) != len(rows[0]) for row in rows):
         return None
     table = np.concatenate(rows, axis=1)
-    # clusters that are the same lie next to each other along any direction
+    # equal clusters are neighbours along any direction
     order = np.argsort(table @ np.random.default_rng(0).normal(size=table.shape[1]))
     for one, two in pairwise(order):
         if np.abs(table[one] - table[two]).max(initial=0.0) <= _TWINS:
@@ -185,14 +184,14 @@ def _twins(fit: Fitted) -> tuple[str, str] | None:
 
 
 def _arbitrary(fit: Fitted) -> tuple[str, str] | None:
-    """Whether a fit says the same of the labels of all points, so that they are chance."""
+    """Return a verdict on a fit whose label probabilities are the same for all points, and so arbitrary."""
     if "responsibilities" not in fit.tree:
         return None
     prob = fit.tree["responsibilities"]["prob"]
     if float((prob.max("points") - prob.min("points")).max()) > _ALIKE:
         return None
     if prob.sizes["points"] == 1 or float(prob.max("clusters").min()) > 1 - _ALIKE:
-        return None  # all are in one cluster
+        return None  # all points are in one cluster
     return "caution", (
         "All points have the same probabilities of labels, so that labels are arbitrary: nothing "
         "separates clusters at this mode. Raise the weights of links, or the prior variance of what "
@@ -201,7 +200,7 @@ def _arbitrary(fit: Fitted) -> tuple[str, str] | None:
 
 
 def _points(fit: Fitted) -> list[str]:
-    """Sites that draws hold at one value beside others that have a spread."""
+    """Return a remark on sites with a single value in all draws, where others vary."""
     points = point_sites(fit.tree)
     if not points:
         return []
@@ -213,7 +212,7 @@ def _points(fit: Fitted) -> list[str]:
 
 
 def _empty(fit: Fitted) -> list[str]:
-    """Clusters of a mode that hold no point, where none was to be removed."""
+    """Return a remark on empty clusters of a mode, where none was to be removed."""
     point = fit.tree["posterior"].attrs["point_estimate"] and not fit.config.prunes
     if not point or "responsibilities" not in fit.tree or is_ordered(fit.tree):
         return []
@@ -237,7 +236,7 @@ def _empty(fit: Fitted) -> list[str]:
 
 
 def _named(which: NDArray[np.bool_], does: str, what: str) -> list[str]:
-    """A sentence about the clusters for which something is so; none where there are none."""
+    """Return a sentence about the clusters for which a condition holds; none where there are none."""
     names = [str(cluster) for cluster in np.flatnonzero(which)]
     if len(names) > 1:
         return [f"Clusters {', '.join(names)} {does.removesuffix('s')} {what}"]
@@ -245,7 +244,7 @@ def _named(which: NDArray[np.bool_], does: str, what: str) -> list[str]:
 
 
 def _lone(fit: Fitted) -> list[str]:
-    """Clusters that hold a single point, where others hold many."""
+    """Return a remark on clusters that hold a single point, where others hold many."""
     if "responsibilities" not in fit.tree:
         return []
     labels = fit.tree["responsibilities"]["labels"].to_numpy()
@@ -261,7 +260,7 @@ def _lone(fit: Fitted) -> list[str]:
 
 
 def _starts(fit: Fitted) -> tuple[str, str] | None:
-    """How many starts vouch for a mode."""
+    """Return a verdict by the number of starts that reached the mode."""
     history = fit.objective
     if num_starts_at_best(fit) != 1 or _is_one_cluster(fit):
         return None
@@ -271,7 +270,7 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
     elsewhere = info.get("began_at")
     several = getattr(fit.config, "num_restarts", 1) > 1
     if "starts_at_best" not in info and (several or "one_start" in info):
-        return None  # all its starts are equal: the model's blocks know one place to start from
+        return None  # all its starts are equal: the model's blocks declare a single start
     alone = fit.config.one_start
     if fit.config.climbs or fit.config.hard_labels or (alone and _has_unknown_labels(fit)):
         if more := info.get("more_starts"):
@@ -294,7 +293,7 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
 
 
 def _has_unknown_labels(fit: Fitted) -> bool:
-    """Whether there are several clusters, and points of which nobody has said where they belong."""
+    """Return whether there are several clusters, and points whose class is not known."""
     if "responsibilities" not in fit.tree or fit.tree["responsibilities"].sizes["clusters"] < 2:
         return False
     known = [v.classes for v in fit.run.data.values() if isinstance(v, PartialLabels)]
@@ -302,7 +301,7 @@ def _has_unknown_labels(fit: Fitted) -> bool:
 
 
 def _is_one_cluster(fit: Fitted) -> bool:
-    """Whether all clusters that may be removed were: every start that ends so has found the same density."""
+    """Return whether all clusters that may be removed were; all starts that end so have the same density."""
     weights = [
         site.to_numpy()
         for site in fit.tree["posterior"].data_vars.values()
@@ -316,7 +315,7 @@ def _is_one_cluster(fit: Fitted) -> bool:
 
 
 def _best_path(fit: Fitted) -> NDArray[np.float64]:
-    """Objective by step of the start that led to the result, else of that which reached the highest."""
+    """Return the objective by step of the start that led to the result, else of the one that got highest."""
     history = np.asarray(fit.objective, float)
     best = fit.tree["fit_info"].attrs.get("best_start")
     if best is None:

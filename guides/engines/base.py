@@ -173,11 +173,11 @@ class Keeper:
         return self
 
     def restore(self, state: Any) -> Any:
-        """Latest state that was kept, in the structure of `state`; `state` itself if there is none."""
+        """Return the latest state that was kept, in the structure of `state`; `state` itself if none was."""
         return state
 
     def offer(self, state: Any, *, now: bool = False) -> None:
-        """Keep the state, if it is time, or it is to be done `now`."""
+        """Keep the state if enough time has passed, or in any case if `now` is true."""
 
 
 KEEPS_NOTHING = Keeper()
@@ -202,10 +202,10 @@ class Engine:
     gain tells how far the end was."""
 
     prunes: ClassVar[bool] = False
-    """Whether the engine takes out what does not pay for itself, so that densities need no bound there."""
+    """Whether the engine prunes what does not pay for itself, so that densities need no bound there."""
 
     one_start: ClassVar[bool] = False
-    """Whether it starts once, and cannot be told to start more often."""
+    """Whether the engine starts once, and has no option to start more often."""
 
     corners: ClassVar[tuple[str, ...]] = ()
     """Roles of sites on simplices that the engine holds at zeros and ones."""
@@ -214,10 +214,10 @@ class Engine:
     """Whether draws are independent of each other, so that one chain of them can be judged."""
 
     length: ClassVar[str] = "max_steps"
-    """Field that says how long a run goes on."""
+    """Name of the field that limits the length of a run."""
 
     streams: ClassVar[bool] = False
-    """Whether the engine takes a table on disk, a block of rows at a time."""
+    """Whether the engine can read a table on disk, a block of rows at a time."""
 
     def __post_init__(self) -> None:
         """Check the fields of a configuration against their annotations; see `check_fields`."""
@@ -259,7 +259,7 @@ class KeptEngine(Engine):
 
 
 def check_state(state: Any, kind: type) -> None:
-    """Refuse what no `init` or `step` of an engine has returned.
+    """Refuse a state that no `init` or `step` of an engine has returned.
 
     Raises
     ------

@@ -27,26 +27,26 @@ from .problem.importance import no_evidence
 __all__ = ["bridge_evidence"]
 
 _MOST_DRAWS = 8000
-"""Draws that are used, at most."""
+"""Maximum number of draws that are used."""
 _STEPS = 1000
-"""Iterations towards the fixed point, at most."""
+"""Maximum number of iterations towards the fixed point."""
 _EFFECTIVE = 50.0
-"""Effective number of the terms of either mean from which on its error is known."""
+"""Minimum effective number of terms of either mean for its error to be known."""
 _SHORTEST = 8
-"""Draws of a chain from which on either half of it shows how far its draws depend on each other."""
+"""Minimum number of draws of a chain for either half of it to show their autocorrelation."""
 
 
 def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 0) -> Evidence:
-    """Log evidence from draws of the posterior; of the modes that the draws visited.
+    """Estimate the log evidence of the modes that draws of the posterior visited.
 
-    Clusters that may be renumbered, and signs that may change, are brought to one choice of them, and the
-    choices are counted.
+    Where clusters may be renumbered, or signs may change, the draws are brought to one of these equivalent
+    choices, and the estimate allows for the number of choices.
 
     Parameters
     ----------
     problem : Problem
     draws : mapping of str to ndarray, shape (chain, draw, ...)
-        Latent sites, others may be among them.
+        Values of the latent sites; other sites are ignored.
     seed : int
         Seed of the draws of the normal distribution.
 
@@ -54,16 +54,16 @@ def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 
     ------
     ValueError
         If there is no evidence, as under an improper prior, the draws lack latent sites, or the posterior has
-        copies that cannot be brought to one of them.
+        equivalent copies that cannot be mapped to a single one.
     FitError
-        If the draws or their chains are too few or too short, or the draws too far from a normal
-        distribution, for the error to be known.
+        If the error cannot be known, because draws or chains are too few or too short, or the draws are too
+        far from a normal distribution.
 
     References
     ----------
     Meng and Wong (1996), Stat. Sin. 6, 831-860. Frühwirth-Schnatter (2004), Econom. J. 7, 143-167,
     doi:10.1111/j.1368-423X.2004.00125.x, for mixtures and the error. Overstall and Forster (2010), Comput.
-    Stat. Data Anal. 54, 3269-3288, doi:10.1016/j.csda.2010.03.008, for draws that do not serve twice.
+    Stat. Data Anal. 54, 3269-3288, doi:10.1016/j.csda.2010.03.008, for using no draw twice.
     """
     if why := no_evidence(problem):
         raise ValueError(f"there is no evidence, as {why}; fit without it")
@@ -90,7 +90,7 @@ def bridge_evidence(problem: Problem, draws: Mapping[str, NDArray], seed: int = 
 def _bridged(
     part: Part, fitted: NDArray, kept: NDArray, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Log evidence by draws that are kept, and the variance of its error; see the head of this file."""
+    """Return the log evidence from the draws `kept`, and the variance of its error; see the module's text."""
     from arviz_stats.base import array_stats
 
     width = fitted.shape[-1]
@@ -107,7 +107,7 @@ def _bridged(
     at_draws = part.density(kept_rows) - log_normal(own)
     at_normal = part.density(centre + white @ root.T) - log_normal(white)
     level = float(np.median(at_draws))
-    for _ in range(_STEPS):  # as many of either, so that s_1 = s_2
+    for _ in range(_STEPS):  # there are equally many of both, so that s_1 = s_2
         before = level
         above = logsumexp(-np.logaddexp(0.0, level - at_normal))
         level = float(level + above - logsumexp(-np.logaddexp(0.0, at_draws - level)))
@@ -128,7 +128,7 @@ def _bridged(
 
 
 def _normal(rows: NDArray) -> tuple[NDArray, NDArray]:
-    """Mean and Cholesky factor of the covariance, which is drawn to its diagonal where rows are few."""
+    """Return the mean and the Cholesky factor of the covariance, which is shrunk where rows are few."""
     number, width = rows.shape
     scale = rows.std(axis=0)
     if not scale.all():

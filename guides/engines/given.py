@@ -1,4 +1,4 @@
-"""Draws that were made elsewhere, as the result of an engine."""
+"""Turns draws that were made elsewhere into the result of an engine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .problem.posterior import latent_shapes
 __all__ = ["GivenDraws", "given_result"]
 
 _ROUNDING = 1e-3
-"""Difference from what the model computes, relative to its size, that rounding of draws may leave."""
+"""Relative difference from what the model computes that is put down to rounding of the draws."""
 
 
 @dataclass(frozen=True)
 class GivenDraws(Engine):
-    """In place of the engine of a fit whose draws were made elsewhere; it cannot be run again.
+    """Stands in for the engine of a fit whose draws were made elsewhere; it cannot be run again.
 
     Parameters
     ----------
@@ -64,15 +64,16 @@ class GivenDraws(Engine):
 def given_result(
     problem: Problem, draws: Mapping[str, NDArray], diverging: NDArray | None, by: str
 ) -> EngineResult:
-    """Result of an engine from draws of the latent sites: log densities and deterministic sites at them.
+    """Make the result of an engine from draws of the latent sites.
 
-    Draws that the density contradicts have not converged, see `contradiction`.
+    Log densities and deterministic sites are computed at the draws. The status is not converged where
+    the density contradicts the draws; see `contradiction`.
 
     Parameters
     ----------
     problem : Problem
     draws : mapping of str to ndarray, shape (chain, draw, ...)
-        Others than latent sites are not used: deterministic ones are computed.
+        Only latent sites are used; deterministic ones are computed.
     diverging : ndarray of bool, shape (chain, draw), or None
     by : str
         What made the draws.
@@ -81,13 +82,13 @@ def given_result(
     ------
     ValueError
         If a latent site is missing or of another shape, the numbers of chains and draws differ, or draws
-        have no density.
+        have zero density.
 
     Warns
     -----
     SideBayesWarning
-        If draws hold variables that the model does not have, or values of deterministic sites that it
-        computes otherwise.
+        If draws hold variables that the model does not have, or values of deterministic sites that differ
+        from those that it computes.
     """
     shapes = latent_shapes(problem)
     missing = sorted(shapes.keys() - draws.keys())
@@ -145,7 +146,7 @@ def given_result(
 def _compare_others(
     draws: Mapping[str, NDArray], latent: Mapping[str, NDArray], derived: Mapping[str, NDArray]
 ) -> None:
-    """Warn of variables beside the latent sites that the model does not have, or computes otherwise."""
+    """Warn of variables beside the latent sites that the model lacks, or computes as other values."""
     unknown = sorted(draws.keys() - latent.keys() - derived.keys())
     if unknown:
         warn_user(
@@ -163,7 +164,7 @@ def _compare_others(
 
 
 def _differ(given: NDArray, computed: NDArray) -> bool:
-    """Whether values differ by more than rounding, on average over draws."""
+    """Return whether values differ by more than rounding, on average over draws."""
     if given.shape != computed.shape:
         return True
     return not np.abs(given - computed).mean() <= _ROUNDING * np.abs(computed).mean()
@@ -172,7 +173,7 @@ def _differ(given: NDArray, computed: NDArray) -> bool:
 def _tested(
     problem: Problem, latent: Mapping[str, NDArray], among: int
 ) -> tuple[Status, tuple[str, ...]]:
-    """What the density says of draws, and whether they were tested at all."""
+    """Test draws against the density: a status, and a remark if they could not be tested."""
     chains, number = next(iter(latent.values())).shape[:2]
     said = f"{chains} x {number} draws that were made elsewhere"
     try:

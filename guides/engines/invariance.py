@@ -1,17 +1,17 @@
-r"""A test of draws that were made elsewhere against the density that they are said to be of.
+r"""Tests draws that were made elsewhere against the density that they are supposed to come from.
 
-A step of Hamiltonian Monte Carlo leaves a density p invariant, and it can be reversed: if u is a draw of p,
-and u' where a step from u leads, accepted or not, then (u, u') and (u', u) have one distribution. The change
-f(u') - f(u) of any function is thus symmetric about zero, however heavy the tails of p are. The ratio of a
-sum of such changes to the root of the sum of their squares,
+A step of Hamiltonian Monte Carlo leaves a density p invariant, and it is reversible: if u is a draw of p,
+and u' is where a step from u leads, accepted or not, then (u, u') and (u', u) have the same distribution. The
+change f(u') - f(u) of any function is thus symmetric about zero, however heavy the tails of p are. The ratio
+of a sum of such changes to the root of the sum of their squares,
 
 .. math:: t = \sum_s d_s \Big/ \Big(\sum_s d_s^2\Big)^{1/2},
 
-exceeds x in size with a probability of at most :math:`2 e^{-x^2/2}` for independent draws.
+exceeds x in absolute value with a probability of at most :math:`2 e^{-x^2/2}` for independent draws.
 
-A single draw that lies absurdly far away has little weight in that. For any one-to-one map T, such as one
-to a tenth of the distance from a centre, p(T u) |dT/du| exceeds p(u) by a factor of x for a draw u of p with
-a probability of at most 1 / x, since the former is a density too.
+A single draw that lies absurdly far away has little weight in this test. A second test finds it. For any
+one-to-one map T, such as one to a tenth of the distance from a centre, p(T u) |dT/du| is a density too. For
+a draw u of p, it exceeds p(u) by a factor of x with a probability of at most 1 / x.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from .problem.importance import flat_density, visit
 __all__ = ["Untested", "contradiction"]
 
 _FEWEST = 100
-"""Draws from which on they are tested, and effective draws from which on they count in full."""
+"""Minimum number of draws for a test, and of effective draws for these to count in full."""
 _MOST, _COVERED = 2000, 4000
-"""Draws that take a step, and those that their spread is known from, at most."""
+"""Maximum numbers of draws that take a step, and of draws that their spread is estimated from."""
 _WORK = 1e8
-"""Product of steps and entries of the data that is afforded; a tenth of the most steps are taken anyhow."""
+"""Maximum product of steps and entries of the data; a tenth of the most steps are taken in any case."""
 _STEPS, _LENGTH = 6, 0.8
 """Leapfrog steps, and the length of each in one dimension, in standard deviations of the draws."""
 _VARIED = 0.3, 1.0
-"""Range of factors of that length, since some lengths lead to the other side, as far from the median."""
+"""Range of random factors of that length: some lengths lead to the other side, as far from the median."""
 _SHORT, _SHORTEST = 0.25, 1e-3
-"""Share of the draws whose steps are shorter, and how much: the density may be far narrower than they."""
+"""Share of draws with shorter steps, and the smallest factor: the density may be far narrower than they."""
 _MOST_DENSE = 500
-"""Coordinates up to which steps know of correlations."""
+"""Maximum number of coordinates for which steps allow for correlations."""
 _CHANCE = 1e-3
-"""Probability that draws of the density are taken for others."""
+"""Probability that draws of the density are rejected."""
 _NEARER = 0.1
-"""Share of their distance from the centre that draws are moved to, to see whether one is absurdly far."""
+"""Share of their distance from the centre to which draws are moved, to test whether one is absurdly far."""
 _BOUNDED = 2.0
 """Standard deviations from which on functions of the coordinates level off."""
 
@@ -63,28 +63,28 @@ class Untested(Exception):
 def contradiction(
     problem: Problem, draws: Mapping[str, NDArray], seed: int = 0, *, among: int = 0
 ) -> str:
-    """What shows that draws are not of the density of a problem; empty where nothing does.
+    """Say what shows that draws do not come from the density of a problem; empty where nothing does.
 
-    Looked at are location and spread of every coordinate, and the log density. Draws may hold clusters in any
-    numbering, and either sign of what is known up to signs: both are brought to one choice first, and steps
-    that would leave it are refused. Each half of the draws takes steps that the other half gives the
-    covariance of. No slope need be right for this: a wrong one makes the test weak, not false.
+    The test covers the location and spread of every coordinate, and the log density. Draws may hold clusters
+    in any numbering, and either sign of values that are identified up to signs. Both are brought to one
+    choice first, and steps that would leave it are rejected. Each half of the draws takes steps with the
+    covariance of the other half. The gradient need not be right: a wrong one makes the test weak, not false.
 
     Parameters
     ----------
     problem : Problem
     draws : mapping of str to ndarray, shape (chain, draw, ...)
-        Latent sites, others may be among them.
+        Values of the latent sites; other sites are ignored.
     seed : int
     among : int
-        Number of a draw of every chain that is looked at, such as the least probable one, where others may be
-        left out.
+        Index of a draw of every chain that is always included, such as the least probable one, where others
+        may be left out.
 
     Raises
     ------
     Untested
-        If draws or effective draws are few, a site does not vary, or copies of the posterior cannot be told
-        apart.
+        If draws or effective draws are few, a site does not vary, or equivalent copies of the posterior
+        cannot be told apart.
 
     References
     ----------
@@ -126,7 +126,7 @@ def contradiction(
 def _gains(
     part: Part, template: Mapping[str, NDArray], moved: NDArray, known: NDArray
 ) -> NDArray[np.float64]:
-    """Log density gained nearer to the median of the other draws, shape (chain, draw)."""
+    """Return the log density gained by moving draws towards the median of the others, shape (chain, draw)."""
     width = moved.shape[-1]
     centre = np.median(known.reshape(-1, width), axis=0)
     rows = moved.reshape(-1, width)
@@ -145,7 +145,7 @@ def _changes(
     known: NDArray,
     rng: np.random.Generator,
 ) -> NDArray:
-    """Changes of all functions by a step from some of the draws, shape (chain, draw, function)."""
+    """Return the changes of all functions by a step from some of the draws, shape (chain, draw, function)."""
     problem, width = part.problem, moved.shape[-1]
     entries = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.args))
     most = np.clip(_WORK / max(1, entries, 10 * width), _MOST / 10, _MOST) / 2
@@ -180,9 +180,10 @@ def _distance(z: NDArray) -> NDArray:
 
 
 def _spread(rows: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-    """Median and standard deviation of coordinates, and what makes steps of their size.
+    """Return the median and standard deviation of coordinates, and the scale of steps.
 
-    A Cholesky factor of the covariance, which is drawn to its diagonal where rows are few, or its diagonal.
+    The scale is a Cholesky factor of the covariance, which is shrunk to its diagonal where rows are few, or
+    the standard deviations alone where coordinates are many.
     """
     number, width = rows.shape
     scale = rows.std(axis=0)
@@ -198,7 +199,7 @@ def _spread(rows: NDArray) -> tuple[NDArray, NDArray, NDArray]:
 
 
 def _stepping(problem: Problem) -> Callable:
-    """Program of trajectories: their ends, log densities at both ends, and the logarithm of acceptance."""
+    """Program that returns ends of trajectories, log densities at both ends, and log acceptance ratios."""
 
     def go(
         template: dict, rows: Array, momenta: Array, lengths: Array, root: Array, args: tuple
@@ -231,14 +232,14 @@ def _stepping(problem: Problem) -> Callable:
 
 
 def _effective(columns: NDArray) -> NDArray:
-    """Effective numbers of draws, zero where they are not known."""
+    """Return effective numbers of draws, zero where they are not known."""
     from arviz_stats.base import array_stats
 
     return np.nan_to_num(array_stats.ess(columns, chain_axis=0, draw_axis=1), nan=0.0)
 
 
 def _judged(template: Mapping[str, NDArray], places: NDArray, changes: NDArray) -> str:
-    """The largest of the changes, by its site, where it is no chance."""
+    """Describe the largest of the changes, by its site, where it is significant; empty otherwise."""
     number, count = changes[..., 0].size, changes.shape[-1]
     square = np.square(changes).sum(axis=(0, 1))
     ratio = np.abs(changes.sum(axis=(0, 1))) / np.sqrt(np.where(square > 0, square, np.inf))

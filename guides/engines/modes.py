@@ -1,4 +1,4 @@
-"""Distinct modes that climbs from several starts end in, and those that draws did not reach."""
+"""Distinct modes at which climbs from several starts end, and those that draws did not reach."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ __all__ = [
 ]
 
 MISSED_MODE = "No draw came near a mode that the search for a start found"
-"""How a remark begins on draws without a part of the posterior."""
+"""Beginning of a remark on draws that lack a part of the posterior."""
 
 REMEMBERED = "Particles still remember where their last moves began"
-"""How a remark begins on draws that may lack a part of the posterior."""
+"""Beginning of a remark on draws that may lack a part of the posterior."""
 
 PART_MISSING = (MISSED_MODE, REMEMBERED)
 """Beginnings of remarks on draws whose own evidence is no more than a lower bound."""
 
 WITHOUT_PRIOR = "lp_without_prior"
-"""Statistic of a mode: its log joint density without that of priors that were read off the data."""
+"""Statistic of a mode: its log joint density without the priors that were read off the data."""
 
 _NEAR = 0.01
-"""Nats between ends at the same mode."""
+"""Largest difference in nats between ends at the same mode."""
 
 _SAME_PLACE = 0.05
-"""Difference of sites there, in standard deviations of their entries."""
+"""Largest difference of sites between ends at the same mode, in standard deviations of their entries."""
 
 _ROUNDING = 1e-3
-"""Share of the spread of starts that counts as one unit at least: ends at zero differ by rounding."""
+"""Minimum unit as a share of the spread of starts: ends at zero differ by rounding."""
 
 _TINY = 1e-6
-"""Unit where all ends are at zero, and starts are not known."""
+"""Unit of differences where all ends are at zero and starts are not known."""
 
 _MATTERS = 4.0
-"""Nats below the highest mode from which on another one is taken to hold little mass."""
+"""Another mode that is lower than the highest by so many nats is taken to hold little mass."""
 
 _MOST_ENTRIES = 1000
-"""Entries of a site up to which it is asked where draws went."""
+"""Maximum number of entries of a site for which draws are compared with modes."""
 
 
 def starts_that_reached(objective: NDArray, height: float | None = None) -> int:
@@ -108,7 +108,7 @@ def distinct_modes(
         Ends that count.
     sites : mapping of str to ndarray, shape (num_starts, ...)
     starts : mapping of str to ndarray, shape (num_starts, ...), optional
-        Where the climbs began, which says what is a small difference for a site.
+        Where the climbs began; their spread determines what is a small difference for a site.
     """
     scaled = [
         _sorted(site) / _unit(site[sound], (starts or {}).get(name))
@@ -127,7 +127,7 @@ def distinct_modes(
 
 
 def _unit(ends: NDArray, starts: NDArray | None) -> float:
-    """What differences between ends of a site are measured by."""
+    """Return the unit in which differences between ends of a site are measured."""
     if not len(ends):
         return 1.0
     least = 0.0 if starts is None else _ROUNDING * float(np.std(starts))
@@ -135,10 +135,11 @@ def _unit(ends: NDArray, starts: NDArray | None) -> float:
 
 
 def modes_missed(modes: Modes, draws: Mapping[str, NDArray]) -> float | None:
-    """How far below the highest mode the best one lies that no draw reached; None if there is none.
+    """How far below the highest mode the best mode lies that no draw reached; None if there is none.
 
-    Draws reached a mode if each entry of each site, sorted, lies within their range there. Modes more than
-    four nats below the highest are left out. Nothing can be said where the highest mode itself lies outside.
+    Draws reached a mode if each entry of each site, sorted, lies within their range there. Modes that are
+    lower than the highest by more than four nats are left out. The result is also None if the highest mode
+    itself lies outside.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ def preferred_by_prior(value: NDArray, prior: NDArray, best: int, rivals: Collec
     Parameters
     ----------
     value, prior : ndarray, shape (num_starts,)
-        Log joint densities where climbs ended, and the part that such priors have in them.
+        Log joint densities where climbs ended, and the contribution of such priors to them.
     best : int
         The end that is kept.
     rivals : collection of int
@@ -171,7 +172,7 @@ def preferred_by_prior(value: NDArray, prior: NDArray, best: int, rivals: Collec
     Returns
     -------
     str
-        Continues a sentence; empty where one mode has both.
+        Continues a sentence; empty where one mode is the highest with and without these priors.
     """
     said = "; without the prior, which was read off the data, a mode of log joint"
     for rival in rivals:
@@ -191,11 +192,11 @@ def preferred_by_prior(value: NDArray, prior: NDArray, best: int, rivals: Collec
 
 
 def mode_stats(value: NDArray, prior: NDArray) -> dict[str, NDArray]:
-    """Log joint density of a mode, and where a prior was read off the data, that without it."""
+    """Log joint density of a mode and, where a prior was read off the data, the one without that prior."""
     stats = {"lp": value[None, None]}
     return stats | {WITHOUT_PRIOR: (value - prior)[None, None]} if prior else stats
 
 
 def _sorted(site: NDArray) -> NDArray:
-    """Rows of the entries of every member, sorted."""
+    """Return the entries of every member as a sorted row."""
     return np.sort(site.reshape(len(site), -1), axis=1)

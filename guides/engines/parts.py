@@ -28,9 +28,9 @@ from .symmetries.signs import one_sign
 __all__ = ["Part"]
 
 _MOST_CLUSTERS = 100
-"""Clusters whose numberings are told apart, at most."""
+"""Maximum number of clusters whose numberings are told apart."""
 _ROUNDS = 4
-"""Times that draws are brought to the numbering nearest to the mean of all."""
+"""How often draws are brought to the numbering that is nearest to the mean of all draws."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Part:
     log_copies : float
         Logarithm of the number of parts.
     folding : Folding or None
-        Axes of clusters, None where these have an order.
+        Axes of clusters; None where the clusters have an order.
     reference, scale : ndarray, shape (num_clusters, num_features) and (num_features,)
-        This part is where the clusters are numbered as is nearest to the reference.
+        In this part, the numbering of the clusters is the one nearest to the reference.
     signed : dict of ndarray, shape (1, 1, ...)
-        A draw of this part, with whose signs others agree; empty where signs do not matter.
+        A draw of this part that fixes the signs; empty where signs do not matter.
     """
 
     problem: Problem
@@ -62,7 +62,7 @@ class Part:
 
     @classmethod
     def of(cls, problem: Problem, draws: dict[str, NDArray], seed: int) -> Part:
-        """The part that most draws are near to."""
+        """Return the part that is nearest to most draws."""
         folding, count = _folding(problem, draws, seed), 1
         draws, signs = one_sign(problem, draws, (0, 0))
         shape = next(iter(draws.values())).shape[:2]
@@ -73,7 +73,7 @@ class Part:
             count = folding.num_clusters
             features = _features(folding, problem, places, rows)
             scale = features.std(axis=(0, 1))
-            # what is everywhere the same, but for rounding, tells no clusters apart
+            # features that are constant, but for rounding, do not distinguish clusters
             rounding = 100 * np.finfo(features.dtype).eps * np.abs(features).max(axis=(0, 1))
             scale[scale <= rounding] = np.inf
             reference = features[-1]
@@ -108,12 +108,12 @@ class Part:
 
 
 def _folding(problem: Problem, draws: Mapping[str, NDArray], seed: int) -> Folding | None:
-    """Axes of clusters that may be renumbered, if any.
+    """Find the axes of clusters that may be renumbered, if any.
 
     Raises
     ------
     ValueError
-        If the posterior has copies that are neither of numberings of clusters nor of signs.
+        If the posterior has equivalent copies other than by numberings of clusters or by signs.
     """
     if turned := site_symmetries(problem):
         raise ValueError(
@@ -133,7 +133,7 @@ def _folding(problem: Problem, draws: Mapping[str, NDArray], seed: int) -> Foldi
 def _features(
     folding: Folding, problem: Problem, places: NDArray, sites: Mapping[str, NDArray]
 ) -> NDArray:
-    """What clusters are told apart by, shape (num_rows, num_clusters, num_features)."""
+    """Return the features that distinguish clusters, shape (num_rows, num_clusters, num_features)."""
     shapes, at = free_shapes(problem), 0
     free = {}
     for name, own in sorted(shapes.items()):  # as they are laid out in one vector
@@ -150,7 +150,7 @@ def _features(
 
 
 def _numbering(features: NDArray, reference: NDArray, scale: NDArray) -> NDArray:
-    """Numbering of each row that is nearest to a reference, shape (num_rows, num_clusters)."""
+    """Return the numbering of each row that is nearest to a reference, shape (num_rows, num_clusters)."""
     # less, the farther the cluster is from the place
     gain = (features / scale) @ (reference / scale).T
     return np.array([linear_sum_assignment(own.T, maximize=True)[1] for own in gain])
@@ -159,7 +159,7 @@ def _numbering(features: NDArray, reference: NDArray, scale: NDArray) -> NDArray
 def _renumbered(
     folding: Folding, sites: Mapping[str, NDArray], order: NDArray
 ) -> dict[str, NDArray]:
-    """Values with the clusters of each row in its own order."""
+    """Reorder the clusters of each row, which has an order of its own."""
     moved = dict(sites)
     for name, axis in folding.axes:
         value = sites[name]
@@ -169,7 +169,7 @@ def _renumbered(
 
 
 def _coordinates(problem: Problem, rows: Mapping[str, NDArray]) -> NDArray:
-    """Unconstrained coordinates of values, a row each."""
+    """Return the unconstrained coordinates of values, one row per draw."""
 
     def build(problem: Problem) -> Callable:
         def one(values: dict[str, Array], args: tuple) -> Array:

@@ -62,7 +62,7 @@ def co_ranking_quality(distances: ArrayLike, embedded: ArrayLike) -> NDArray[np.
 
 
 def _ranks(name: str, given: ArrayLike) -> NDArray[np.int64]:
-    """Rank of every column among the neighbours of every row; that of the row itself is 0."""
+    """Return the rank of every column among the neighbours of every row; that of the row itself is 0."""
     values = real_array(name, given).copy()
     if values.ndim != 2 or values.shape[0] != values.shape[1] or len(values) < 2:
         raise ValueError(f"{name} has shape {values.shape}; expected a square matrix of distances")

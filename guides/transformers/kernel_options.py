@@ -1,4 +1,4 @@
-"""What kernel principal geodesic analysis is given: checks of its options, and their defaults."""
+"""Options of kernel principal geodesic analysis: checks and defaults."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sidebayes.common.warnings import warn_user
 __all__ = ["checked_number", "checked_weights", "kernel_arguments"]
 
 _ENOUGH = 10
-"""Rows from which on none alone should make up half of the variance."""
+"""Number of rows from which on no single one should make up half of the variance."""
 
 
 def kernel_arguments(analysis: Any, x: NDArray, weights: NDArray) -> dict[str, Any]:
-    """Arguments of the kernel, checked, with `gamma` given."""
+    """Check the arguments of the kernel, and return them with `gamma` filled in."""
     given = analysis.kernel_params
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(f"kernel_params = {given!r:.60}; expected a mapping of arguments")
@@ -43,7 +43,7 @@ def kernel_arguments(analysis: Any, x: NDArray, weights: NDArray) -> dict[str, A
         gamma = check_number("gamma", analysis.gamma, Range(above=0))
     elif analysis.kernel == "rbf":
         gamma = 1 / (2 * _mean_squared_distance(x, weights))
-    else:  # as scikit-learn sets it
+    else:  # the default of scikit-learn
         gamma = 1.0 if analysis.kernel == "chi2" else 1 / x.shape[1]
     return {
         "gamma": gamma,
@@ -53,7 +53,7 @@ def kernel_arguments(analysis: Any, x: NDArray, weights: NDArray) -> dict[str, A
 
 
 def _mean_squared_distance(x: NDArray, weights: NDArray) -> float:
-    """Over all pairs of rows: twice the sum of the features' variances."""
+    """Return the mean squared distance over all pairs of rows: twice the sum of the features' variances."""
     parts = weights * np.square(x - weights @ x).sum(axis=1)
     total = float(parts.sum())
     if total < np.finfo(float).tiny:
@@ -71,7 +71,7 @@ def _mean_squared_distance(x: NDArray, weights: NDArray) -> float:
 
 
 def checked_number(number: object) -> int | float | None:
-    """Number of coordinates, the share of the variance that they keep, or None for all."""
+    """Check the number of coordinates, the share of the variance that they keep, or None for all."""
     if number is None:
         return None
     if isinstance(number, Real) and 0 < float(number) < 1:
@@ -85,7 +85,7 @@ def checked_number(number: object) -> int | float | None:
 
 
 def checked_weights(weights: ArrayLike | None, num_rows: int) -> NDArray[np.float64]:
-    """Weights with sum one."""
+    """Check weights, and scale them to sum to one."""
     if weights is None:
         return np.full(num_rows, 1 / num_rows)
     given = real_array("sample_weight", weights)

@@ -24,9 +24,9 @@ from .unit_kernels import UnitKernel, nearest_inputs, pivoted_columns
 __all__ = ["KernelPGA"]
 
 _LOST = 0.01
-"""Share of the points' squared norms whose loss is worth a warning."""
+"""Share of the points' squared norms whose loss leads to a warning."""
 _UNLIKE = 1e-8
-"""Kernel with every training row below which a row is like none of them."""
+"""Kernel with all training rows below which a row counts as similar to none of them."""
 
 
 class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -286,7 +286,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         return points
 
     def _points(self, x: NDArray, weights: NDArray) -> Points:
-        """The training rows as points of the sphere; keeps what new rows need."""
+        """Return the training rows as points of the sphere, and keep what new rows need."""
         if self.rank is None:
             self.residual_ = 0.0
             gram, self._norms = self._kernel.gram(x)
@@ -306,7 +306,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         return Points(columns.vectors, is_gram=False)
 
     def _coordinates(self, products: NDArray) -> NDArray[np.float64]:
-        """Tangent coordinates of points from their inner products with the basis."""
+        """Return tangent coordinates of points from their inner products with the basis."""
         _, scale = tangent_scale(products @ self._mean)
         return scale[:, None] * (products @ self._directions)
 

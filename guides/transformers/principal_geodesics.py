@@ -18,7 +18,7 @@ from sidebayes.common.warnings import warn_user
 __all__ = ["Mean", "Points", "intrinsic_mean", "principal_directions", "tangent_scale"]
 
 _FEW = 10
-"""Eigenvectors up to which Lanczos iterations are faster than a factorisation of the whole matrix."""
+"""Maximum number of eigenvectors for which Lanczos iterations are faster than a full factorisation."""
 _NEGLIGIBLE = 1e-10
 """Share of the largest eigenvalue below which one counts as zero."""
 
@@ -38,11 +38,11 @@ class Points(NamedTuple):
     is_gram: bool
 
     def combined(self, weights: NDArray) -> NDArray[np.float64]:
-        """Coefficients of a weighted sum of the points; `weights` may have a column for each sum."""
+        """Return coefficients of a weighted sum of the points; `weights` may have a column for each sum."""
         return weights if self.is_gram else self.products.T @ weights
 
     def norm(self, coefficients: NDArray, images: NDArray) -> float:
-        """Length of a vector whose inner products with the points are `images`."""
+        """Return the length of a vector whose inner products with the points are `images`."""
         square = coefficients @ (images if self.is_gram else coefficients)
         return float(np.sqrt(max(square, 0.0)))
 
@@ -67,7 +67,7 @@ class Mean(NamedTuple):
 
 
 def tangent_scale(cosines: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Angles to the mean, and their ratios to the sines, which make the tangents' length the angle."""
+    """Return angles to the mean, and their ratios to the sines, which give tangents the angle's length."""
     cosines = np.clip(cosines, -1.0, 1.0)
     sines = np.sqrt((1 - cosines) * (1 + cosines))
     angles = np.arctan2(sines, cosines)
@@ -78,9 +78,9 @@ def tangent_scale(cosines: NDArray) -> tuple[NDArray[np.float64], NDArray[np.flo
 def intrinsic_mean(
     points: Points, weights: NDArray, *, tol: float = 1e-10, max_steps: int = 500
 ) -> Mean:
-    r"""Unit vector whose weighted mean squared angle to the points is least.
+    r"""Find the unit vector with the smallest weighted mean squared angle to the points.
 
-    Steps along the mean tangent vector, each halved until the mean squared angle does not rise.
+    It takes steps along the mean tangent vector, each halved until the mean squared angle does not rise.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def intrinsic_mean(
                 angles, scale, step = new_angles, new_scale, min(1.0, 2 * step)
                 break
             step /= 2
-    cosines = points.products @ mean  # sums of the steps' rounding are taken out
+    cosines = points.products @ mean  # removes accumulated rounding errors of the steps
     length = points.norm(mean, cosines)
     mean, cosines = mean / length, cosines / length
     _judge(np.where(weights > 0, cosines, 1.0), slope, tol, num_steps)
@@ -157,10 +157,10 @@ def _judge(cosines: NDArray, slope: float, tol: float, num_steps: int) -> None:
 def principal_directions(
     points: Points, weights: NDArray, mean: Mean, wanted: int | float | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Directions of most variance of the tangent vectors at the mean.
+    """Find the directions of largest variance of the tangent vectors at the mean.
 
-    Of the covariance, or of the matrix of inner products of the tangent vectors where the basis is the
-    points themselves; both have the same eigenvalues.
+    These are eigenvectors of the covariance, or of the matrix of inner products of the tangent vectors where
+    the basis is the points themselves; both have the same eigenvalues.
 
     Parameters
     ----------
@@ -212,13 +212,13 @@ def principal_directions(
     if points.is_gram:
         mixed = root[:, None] * vectors
         vectors = (mixed - np.outer(mean.coefficients, mean.cosines @ mixed)) / np.sqrt(values)
-    # signs as KernelPCA fixes them: the largest coefficient is positive
+    # signs as in KernelPCA: the largest coefficient is positive
     largest = np.abs(vectors).argmax(axis=0)
     return vectors * np.sign(vectors[largest, range(len(values))]), values, total
 
 
 def _leading(matrix: NDArray, wanted: int | float | None) -> tuple[NDArray, NDArray]:
-    """Eigenvalues from the largest on, with their vectors."""
+    """Return the leading eigenvalues in descending order, with their vectors."""
     size = len(matrix)
     if isinstance(wanted, int) and wanted <= min(_FEW, size // 20):
         values, vectors = eigsh(matrix, k=wanted, v0=np.random.default_rng(0).normal(size=size))

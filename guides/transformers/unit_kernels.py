@@ -1,4 +1,4 @@
-"""Kernels with unit diagonal: what maps inputs to points of a sphere, whole or by a few of its columns."""
+"""Kernels with unit diagonal, which map inputs to points of a sphere, in full or by a few columns."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sidebayes.common.warnings import warn_user
 __all__ = ["Columns", "UnitKernel", "nearest_inputs", "pivoted_columns"]
 
 _ALWAYS_POSITIVE = {"rbf", "laplacian", "linear", "cosine"}
-"""Kernels that no arguments make indefinite."""
+"""Kernels that are positive semidefinite for all arguments."""
 _UNIT = {"rbf", "laplacian", "chi2"}
 """Kernels that are one for a row with itself."""
 _OF_PRODUCTS = {"linear", "poly", "polynomial", "sigmoid"}
-"""Kernels of inner products, hence for a row with itself of its squared norm."""
+"""Kernels that are functions of inner products, and so of the squared norm for a row with itself."""
 _DEVIATION = 1e-6
-"""Of norms from one, of a matrix from its transpose, and of squared norms below zero, by rounding."""
+"""Deviation by rounding of norms from one, of a matrix from its transpose, or of squared norms below zero."""
 _RIDGE = 1e-8
 """Multiple of the number of rows, added to eigenvalues that rounding may have made negative."""
 _VARIATION = 1e-3
-"""Share of what the points vary that is no rounding, however close to one another they lie."""
+"""Share of the points' variation that is not rounding, however close to one another they lie."""
 _EXACT = 100 * np.finfo(float).eps
 """Rounding errors of a kernel that is computed."""
 
@@ -44,7 +44,7 @@ class UnitKernel(NamedTuple):
     arguments: Mapping[str, Any]
 
     def norms(self, x: NDArray) -> NDArray[np.float64]:
-        """Norms of the rows' points in feature space: square roots of the kernel's diagonal.
+        """Return norms of the rows' points in feature space, the square roots of the kernel's diagonal.
 
         Raises
         ------
@@ -56,14 +56,14 @@ class UnitKernel(NamedTuple):
         if self.metric == "cosine":
             square = np.any(x != 0, axis=1).astype(float)
         elif self.metric in _OF_PRODUCTS:
-            # a row's kernel with itself is that of the number |x|^2 with the number 1
+            # the kernel of a row with itself is that of the numbers |x|^2 and 1
             square = self.raw(np.square(x).sum(axis=1, keepdims=True), np.ones((1, 1)))[:, 0]
         else:
             square = np.array([self.raw(row[None], row[None])[0, 0] for row in x], float)
         return _roots(square)
 
     def gram(self, x: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Gram matrix of the rows, or a given one, with unit diagonal; and the norms.
+        """Return the Gram matrix of the rows, or a given one, with unit diagonal, and the norms.
 
         Raises
         ------
@@ -86,19 +86,19 @@ class UnitKernel(NamedTuple):
         return raw, norms
 
     def between(self, x: NDArray, training: NDArray, norms: NDArray) -> NDArray[np.float64]:
-        """Kernel of each row with each training row, whose `norms` are known."""
+        """Return the kernel of each row with each training row, whose `norms` are known."""
         return self.raw(x, training) / norms / self.norms(x)[:, None]
 
     def raw(self, x: NDArray, y: NDArray) -> NDArray[np.float64]:
-        """Kernel of each row of one table with each of another, before it is divided."""
+        """Return the kernel of each row of one table with each of another, before normalisation."""
         named = isinstance(self.metric, str)
-        if self.metric == "rbf":  # about a common point, so that squared distances do not cancel
+        if self.metric == "rbf":  # centred, so that squared distances do not cancel
             moved = y - y.mean(axis=0)
             x, y = moved if x is y else x - y.mean(axis=0), moved
         return pairwise_kernels(x, y, metric=self.metric, filter_params=named, **self.arguments)
 
     def warn_of_norms(self, norms: NDArray) -> None:
-        """Say that norms other than one are divided out."""
+        """Warn that norms other than one are divided out."""
         if np.abs(norms - 1).max() <= _DEVIATION:
             return
         name = self.metric if isinstance(self.metric, str) else "callable"
@@ -121,7 +121,7 @@ class Columns(NamedTuple):
     factor : ndarray, shape (rank, rank)
         Lower triangular; the Cholesky factor of the kernel between the pivots.
     vectors : ndarray, shape (num_rows, rank)
-        With norm one; zero for a row without weight that is orthogonal to the pivots.
+        Vectors of norm one; zero for a row without weight that is orthogonal to the pivots.
     residual : float
         Weighted mean share of a point's squared norm that lies outside the span of the pivots.
     """
@@ -146,11 +146,11 @@ def pivoted_columns(
     kernel : UnitKernel
     x : ndarray, shape (num_rows, num_features)
     weights : ndarray, shape (num_rows,)
-        With sum one. Rows without weight are never chosen.
+        Weights that sum to one. Rows without weight are never chosen.
     rank : int
         Maximum number of columns.
     tol : float
-        Squared distance from the span at which no more are needed.
+        Squared distance from the span at which no more columns are needed.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def _need_symmetric(gram: NDArray) -> None:
 
 
 def _need_semidefinite(gram: NDArray) -> None:
-    """Refuse a matrix that no inner products make; its Cholesky factorisation tells at least cost."""
+    """Refuse a matrix that is not positive semidefinite, by the cheapest test, a Cholesky factorisation."""
     size = len(gram)
     variation = max(np.trace(gram) - gram.sum() / size, 0.0)
     ridge = min(_RIDGE * size, _VARIATION * variation) + _EXACT * size
@@ -241,7 +241,7 @@ def _need_semidefinite(gram: NDArray) -> None:
 def nearest_inputs(
     weights: NDArray, rows: NDArray, kernel: UnitKernel, max_iter: int
 ) -> NDArray[np.float64]:
-    """Inputs whose points have the largest inner products with combinations of points of `rows`."""
+    """Find inputs whose points have the largest inner products with combinations of points of `rows`."""
     norms = np.ones(len(rows))
     found = rows[(weights @ kernel.between(rows, rows, norms)).argmax(axis=1)]
     near = kernel.between(found, rows, norms)

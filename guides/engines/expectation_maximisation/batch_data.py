@@ -1,4 +1,4 @@
-"""Data of which stochastic EM reads one batch at a time."""
+"""Data that stochastic EM reads one batch at a time."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from ..steps.updates import Plan, block_of, listed, plan_updates
 __all__ = ["BatchData", "chunk_moments", "closed_plan", "linked_source", "moments"]
 
 _ENOUGH = 10_000
-"""Points of a batch that are enough to find where to start."""
+"""Number of points of a batch that are enough to find where to start."""
 
 _CHUNK = 65_536
-"""Rows read from disk at a time."""
+"""Number of rows that are read from disk at a time."""
 
 
 @dataclass(frozen=True)
 class BatchData:
-    """Data in batches, and what is known of them as a whole.
+    """Data in batches, with summaries of the whole.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class BatchData:
     centre, covariance : ndarray
         Mean and covariance of the observed table.
     linked : tuple
-        Data that the M-step is shown: blank rows for the points with links.
+        Data passed to the M-step: blank rows for the points with links.
     approximate : str or None
         Approximation made in any batch.
     """
@@ -66,7 +66,7 @@ class BatchData:
 
     @classmethod
     def prepare(cls, problem: Problem, batch_size: int, seed: int) -> BatchData:
-        """Read the data once, deal the batches, and see whether every site has an update.
+        """Read the data once, deal the batches, and check that every site has an update.
 
         Raises
         ------
@@ -77,10 +77,10 @@ class BatchData:
         problem = replace(problem, args=tuple(map(_on_host, problem.args)))
         groups = _groups(problem.args)
         signature, data = given_data(problem)
-        assert signature.unit is not None  # there is a table at least
+        assert signature.unit is not None  # there is at least a table
         graph = next((a for a in problem.args if isinstance(a, LabelGraph)), None)
         graph = as_label_graph(graph, dimensions(signature, data)[signature.unit])
-        # points without links have no part in the partition function of normalised weights
+        # points without links do not enter the partition function of normalised weights
         few = np.arange(min(2, graph.num_real))  # a default prior needs more rows than one
         tied = np.unique(graph.links.pairs) if graph.num_links else few
         linked = _cut(problem, of_points(graph, tied, groups), blank=True)
@@ -123,22 +123,22 @@ class BatchData:
         return len(self.batches)
 
     def share(self, number: int) -> float:
-        """Share of a batch in all points; batches are alike."""
+        """Share of a batch in all points; batches have equal shares."""
         return 1 / len(self)
 
     def order(self, seed: int, epoch: int | None) -> NDArray[np.int64]:
-        """Batches in the order of an epoch, at random; or in turn."""
+        """Return batches in the random order of an epoch; without an epoch, in turn."""
         if epoch is None:
             return np.arange(len(self))
         return np.random.default_rng([seed, epoch]).permutation(len(self))
 
     def load(self, number: int) -> tuple[tuple, LabelGraph]:
-        """Data of a batch, spare rows included, and the links among its rows."""
+        """Return the data of a batch, including spare rows, and the links among its rows."""
         batch = self.batches.at(number)
         return _cut(self.problem, batch).args, batch.graph
 
     def first(self) -> Problem:
-        """The problem with points of the first batch for its data, where the search for a start is made."""
+        """Return the problem with points of the first batch as its data, in which a start is sought."""
         batch = self.batches.at(0)
         points = batch.points[: min(batch.num_real, _ENOUGH)]
         return _cut(self.problem, of_points(self.graph, points, self.groups))
@@ -159,7 +159,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _cut(problem: Problem, batch: Batches, *, blank: bool = False) -> Problem:
-    """The problem with some of its rows; `blank` ones are not read."""
+    """Return the problem with some of its rows; `blank` ones are not read."""
     signature, data = given_data(problem)
     roles = {role.name: role for role in signature.data}
     chosen = {signature.unit: batch.points}
@@ -196,12 +196,12 @@ def _taken(table: NDArray, axis: int, numbers: NDArray, blank: bool) -> NDArray:
 
 
 def closed_plan(problem: Problem, asked: str) -> tuple[Plan, FiniteMixture, Any]:
-    """Plan of a model of linked points in which every site has an update; mixture and its data.
+    """Return the plan of a model of linked points in which every site has an update, its mixture and data.
 
     Raises
     ------
     ValueError
-        If the model is another one; `asked` is what needs it.
+        If the model is not of this kind; `asked` names what requires it.
     """
     plan = plan_updates(problem)
     trace = abstract_trace(problem)
@@ -221,7 +221,7 @@ def closed_plan(problem: Problem, asked: str) -> tuple[Plan, FiniteMixture, Any]
 
 
 def linked_source(problem: Problem) -> tuple[FiniteMixture, Any] | None:
-    """The one mixture of linked points that a model observes, and its data; None if there is none."""
+    """Return the one mixture of linked points that a model observes, and its data; None if there is none."""
     sources = list(collapsed_sites(abstract_trace(problem)).values())
     if len(sources) == 1:
         fn, value = sources[0]
@@ -231,7 +231,7 @@ def linked_source(problem: Problem) -> tuple[FiniteMixture, Any] | None:
 
 
 def chunk_moments(x: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and covariance of data that are read in chunks.
+    """Compute the mean and covariance of data that are read in chunks.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def chunk_moments(x: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def moments(blocks: Iterable[NDArray]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and covariance of rows in blocks; see `chunk_moments`."""
+    """Compute the mean and covariance of rows in blocks; see `chunk_moments`."""
     count, mean, scatter = 0, np.zeros(()), np.zeros(())
     for rows in _chunks(blocks):
         if not np.isfinite(rows).all():

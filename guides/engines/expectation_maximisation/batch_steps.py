@@ -1,4 +1,4 @@
-"""E-step of a batch of points and M-step of all of them, by the additive statistics of blocks."""
+"""E-step of a batch of points and M-step of all points, by additive statistics of blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def expect(
     centre: Array,
     covariance: Array,
 ) -> tuple[Array, Array, tuple, dict[str, Array]]:
-    """Log likelihood of a batch, log prior, expected statistics, other sites.
+    """Return log likelihood of a batch, log prior, expected statistics, and other sites.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ def expect(
     args : tuple
         The rows of the batch.
     graph : LabelGraph
-        Links among them; it knows which points are spare, which a model without links does not.
+        Links among the rows. It holds which points are spare, which a model without links does not know.
     centre, covariance : Array
-        Mean and covariance of all data, for moments and an empirical prior.
+        Mean and covariance of all data, for moments and for an empirical prior.
     """
     trace = trace_model(problem, params, args)
     name, fn, value = tied_mixture(trace, graph)
@@ -67,7 +67,7 @@ def log_densities(
     centre: Array,
     covariance: Array,
 ) -> tuple[Array, Array]:
-    """Log likelihood of a batch, and log prior; see `expect`."""
+    """Return log likelihood of a batch, and log prior; see `expect`."""
     trace = trace_model(problem, params, args)
     name, fn, value = tied_mixture(trace, graph)
     blocks, new = blocks_given(plan, trace, centre, covariance)
@@ -87,7 +87,7 @@ def _log_prior(
     new: list[bool],
     statistics: tuple,
 ) -> Array:
-    """Log density of all sites but the observed mixture; of `statistics` the shapes count."""
+    """Log density of all sites but the observed mixture; only the shapes of `statistics` matter."""
     total, done = jnp.zeros(()), {observed}
     for part, block, is_new, own in zip(plan.parts, blocks, new, statistics, strict=True):
         if is_new:
@@ -101,16 +101,16 @@ def _log_prior(
 
 
 def tied_mixture(trace: Mapping[str, dict], graph: LabelGraph) -> tuple[str, FiniteMixture, Any]:
-    """Name of the observed mixture of a batch, the mixture with the links of the batch, and its data."""
+    """Return the name of a batch's observed mixture, the mixture with the batch's links, and its data."""
     ((name, (found, value)),) = collapsed_sites(trace).items()
-    assert isinstance(found, FiniteMixture)  # refused before
+    assert isinstance(found, FiniteMixture)  # other models are refused earlier
     return name, found.tied_by(graph), value
 
 
 def blocks_given(
     plan: Plan, trace: Mapping[str, dict], centre: Array, covariance: Array
 ) -> tuple[list[Any], list[bool]]:
-    """Blocks that see all data by their mean and covariance, and which of them have another prior by that."""
+    """Return blocks given the mean and covariance of all data, and whether each has another prior by them."""
     blocks = [block_of(trace, part) for part in plan.parts]
     new = [isinstance(one, Batched) and one.given_moments(centre, covariance) for one in blocks]
     return blocks, new
@@ -125,9 +125,9 @@ def maximise(
     centre: Array,
     covariance: Array,
 ) -> dict[str, Array]:
-    """Modes of all blocks, given statistics of all the data.
+    """Return the modes of all blocks, given statistics of all the data.
 
-    `linked` are data of which nothing but the links count: blank rows for the points that have some.
+    `linked` are data of which only the links count: blank rows for the points that have links.
     """
 
     def found(number: int, trace: Mapping[str, dict], block: Updatable) -> Any:
@@ -142,7 +142,7 @@ def maximise(
 def run_step(
     name: str, step: Callable, problem: Problem, plan: Plan, clock: Clock, *inputs: Any
 ) -> Any:
-    """Run ``step(problem, plan, *inputs)`` as a compiled program; what it returns, on the host."""
+    """Run ``step(problem, plan, *inputs)`` as a compiled program, and return its result on the host."""
     made = compiled(name, problem, None, lambda bare: partial(step, bare, plan), *inputs)
     program = clock.counted(made)
     return jax.tree.map(np.asarray, program(*inputs))

@@ -43,7 +43,7 @@ from .failures import nowhere_finite
 __all__ = ["EM", "EMState"]
 
 _TO_THE_END = 1000
-"""Gradients of an M-step at most where nothing is latent, so that no E-step follows it."""
+"""Maximum number of gradients of an M-step where nothing is latent, so that no E-step follows it."""
 
 
 class EMState(NamedTuple):
@@ -65,7 +65,7 @@ class EMState(NamedTuple):
 
 
 def _numeric(plan: Plan) -> tuple[str, ...]:
-    """Sites that an M-step moves numerically."""
+    """Return the sites that an M-step moves numerically."""
     return tuple(name for name in plan.rest if name not in plan.tightened)
 
 
@@ -137,7 +137,7 @@ class EM(KeptEngine):
     climbs: ClassVar[bool] = True
 
     def roughly(self) -> EM:
-        """The engine that finds where chains start: at the mode of highest posterior density."""
+        """The engine that finds starts of chains, at the mode of highest posterior density."""
         return replace(self, rank="joint")
 
     def run(
@@ -149,7 +149,7 @@ class EM(KeptEngine):
         progress: bool = True,
         keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. An `init` replaces all starts by one, or by those of a sequence.
+        """Fit; see `Engine.run`. An `init` replaces all starts by one, or by those in a sequence.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class EM(KeptEngine):
             first = one_member(state, 0)
             asked = compiled("em", problem, self.num_inner_steps, build, first, *fixed, limit)
             climb = clock.counted(asked)
-            each = partial(run_each, climb)  # in step they would wait for the slowest
+            each = partial(run_each, climb)  # run in step, they would wait for the slowest
             height = partial(promise, problem, rank=self.rank)
             highest = partial(shortlisted, height=height, keep=keep, clock=clock)
             state = highest(each, state, fixed, kept, advance=advance)
@@ -215,7 +215,7 @@ class EM(KeptEngine):
         seed : int
             The start is that of ``EM(num_restarts=1)`` with this seed.
         init : mapping, optional
-            Values of the latent sites to start from instead.
+            Values of the latent sites, from which the run starts instead.
 
         Returns
         -------
@@ -267,7 +267,7 @@ class EM(KeptEngine):
         init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
         clock: Clock,
     ) -> dict[str, NDArray]:
-        """Values to start from, with an axis of starts in front."""
+        """Return starting values, with an axis of starts in front."""
         if init is None:
             number = num_candidates(problem, self.num_restarts, by_updates=True)
             return initial_values(problem, seed, number, seeded=True, clock=clock)
@@ -278,7 +278,7 @@ class EM(KeptEngine):
     def _expect(
         self, problem: Problem, plan: Plan, params: dict[str, Array], args: tuple
     ) -> EMState:
-        """E-step; restricted posteriors are improved before."""
+        """Compute the E-step, after improving restricted posteriors."""
         if plan.tightened:
             params = tightened(problem, params, args, self.num_inner_steps)
         return EMState(params, *expectation(problem, params, args, plan.one_pass))
@@ -286,7 +286,7 @@ class EM(KeptEngine):
     def _maximise(
         self, problem: Problem, plan: Plan, state: EMState, args: tuple
     ) -> dict[str, Array]:
-        """M-step."""
+        """Compute the M-step."""
         new = closed_forms(problem, plan, state.params, args, state.expected, maximised)
         numeric = _numeric(plan)
         if not numeric:
@@ -295,12 +295,12 @@ class EM(KeptEngine):
         return raise_surrogate(problem, new, args, state.expected, num_steps, numeric)
 
     def _program(self, plan: Plan, problem: Problem) -> Callable:
-        """For one start: E-step, test, M-step, until it has stopped or done `limit`."""
+        """Program for one start: E-step, test and M-step, until it has stopped or done `limit` steps."""
 
         def move(stop: Array, kept: dict[str, Array], at: EMState, args: tuple) -> dict[str, Array]:
             if _numeric(plan):
                 return lax.cond(stop, lambda: kept, lambda: self._maximise(problem, plan, at, args))
-            # outside a branch, XLA computes once what an M-step needs of the data alone
+            # outside a branch, XLA computes only once what in an M-step depends on the data alone
             new = self._maximise(problem, plan, at, args)
             return jax.tree.map(partial(jnp.where, stop), kept, new)
 
@@ -310,7 +310,7 @@ class EM(KeptEngine):
             good = jnp.isfinite(now)
             settled, gain = at_rest(now, state.value, state.gain, tol)
             stop = ~good | settled | (state.steps >= most)
-            # what stops keeps the parameters whose E-step was the last good one
+            # a start that stops keeps the parameters of its last finite E-step
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at.params, state.last)
             return Climb(
                 steps=state.steps + 1,
@@ -333,7 +333,7 @@ class EM(KeptEngine):
 
     @staticmethod
     def _slopes(names: tuple[str, ...], problem: Problem) -> Callable:
-        """Gradient of the log joint in sites that are moved numerically; see `Points`."""
+        """Program of the gradient of the log joint in sites that are moved numerically; see `Points`."""
 
         def slopes(given: tuple[Array, dict[str, Array]], args: tuple) -> tuple[Array, dict]:
             point, params = given

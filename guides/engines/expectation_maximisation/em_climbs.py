@@ -1,4 +1,4 @@
-"""EM's climbs from several starts: their state, what they promise on the way, what their ends say."""
+"""EM's climbs from several starts: their state, their ranking on the way, and the result of their ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Climb", "begin", "promise", "result"]
 class Climb(NamedTuple):
     """State of the runs from all starts; every array has one entry per start.
 
-    `prior` is that part of `value`, which is climbed, that priors read off the data have.
+    `value` is the objective, and `prior` the part of it that is due to priors read off the data.
     """
 
     steps: Array
@@ -38,7 +38,7 @@ class Climb(NamedTuple):
 
 
 def begin(starts: dict[str, Any], max_steps: int) -> Climb:
-    """State of every start before its first E-step."""
+    """Return the state of every start before its first E-step."""
     number = len(next(iter(starts.values())))
     zero, real = np.zeros(number, int), jnp.result_type(float)
     blank = {
@@ -55,7 +55,7 @@ def begin(starts: dict[str, Any], max_steps: int) -> Climb:
 
 
 def promise(problem: Problem, state: Climb, *, rank: str) -> NDArray:
-    """What starts are worth, those that have collapsed on the way nothing: they rise without bound."""
+    """Return the criterion of starts; minus infinity for collapsed ones, which rise without bound."""
     params = {name: np.asarray(values) for name, values in state.params.items()}
     worth = _worth(state, rank)
     lost = [degenerate(problem, one_member(params, row)) is not None for row in range(len(worth))]
@@ -63,7 +63,7 @@ def promise(problem: Problem, state: Climb, *, rank: str) -> NDArray:
 
 
 def _worth(state: Climb, rank: str) -> NDArray:
-    """What ends are ranked by; see `EM`."""
+    """Return the criterion by which ends are ranked; see `EM`."""
     value = np.asarray(state.value)
     return value if rank == "joint" else value - np.asarray(state.prior)
 
@@ -82,18 +82,18 @@ def result(
     max_steps: int,
     rank: str,
 ) -> EngineResult:
-    """Result of an engine from where its climbs ended.
+    """Make the result of an engine from where its climbs ended.
 
     Parameters
     ----------
     name : str
-        Of the engine.
+        Name of the engine.
     problem : Problem
     state : Climb
     starts : dict
         Latent sites where the climbs began, with an axis of starts in front.
     params : dict of ndarray
-        Latent and deterministic sites there, with an axis of starts in front.
+        Latent and deterministic sites at the ends, with an axis of starts in front.
     ends : Ends
     seconds : dict
     approximate : str, optional

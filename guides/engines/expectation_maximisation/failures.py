@@ -1,4 +1,4 @@
-"""Why EM failed: no start has a log joint, or a cluster collapses from every one."""
+"""Errors of EM: the log joint is finite at no start, or a cluster collapses from every start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHECK = "check the data and the priors, or pass init="
 
 
 def nowhere_finite(problem: Problem, start: dict[str, NDArray]) -> FitError:
-    """Error of a run whose log joint is finite at no start, of which one is given."""
+    """Make the error of a run whose log joint is finite at no start; `start` is one of them."""
     blame = explain_nonfinite(problem, start)
     return FitError(
         f"EM: the log joint is not finite at any start ({blame}); {advice(problem, blame)}",
@@ -32,14 +32,14 @@ def all_collapsed(
     point: dict[str, NDArray],
     latent: Collection[str],
 ) -> FitError:
-    """Error of a run in which clusters collapsed from every start.
+    """Make the error of a run in which clusters collapsed from every start.
 
     Parameters
     ----------
     problem : Problem
     found : tuple of int and str, or None
-        Cluster that collapsed in the best run and what happened to it; None if the log joint itself broke
-        down, for which the smallest cluster is named.
+        Cluster that collapsed in the best run, and a description of what happened. None if the log joint
+        itself became infinite or undefined; the smallest cluster is then named.
     point : dict of ndarray
         Where that run ended.
     latent : collection of str
@@ -60,7 +60,7 @@ def all_collapsed(
 
 
 def _sizes(problem: Problem, params: Mapping[str, NDArray]) -> NDArray:
-    """Expected number of points in each cluster."""
+    """Return the expected number of points in each cluster."""
 
     def build(bare: Problem) -> Callable:
         return lambda params, args: cluster_sizes(expectation(bare, params, args)[1])

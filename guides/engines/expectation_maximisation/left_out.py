@@ -1,4 +1,4 @@
-"""One step of EM without some points, which tells what a fit says of them unseen."""
+"""One step of EM without some points, which shows what a fit predicts for them when they are left out."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..steps.updates import Plan, closed_forms, maximised
 __all__ = ["has_step_without", "step_without"]
 
 _GRADIENTS = 30
-"""Largest number of gradients in sites that have no closed form."""
+"""Maximum number of gradients in sites that have no closed form."""
 
 
 def has_step_without(fn: FiniteMixture) -> bool:
-    """Whether labels are summed out exactly by points, so that some can be left out."""
+    """Return whether labels are summed out exactly by points, so that some can be left out."""
     return type(fn).log_partition is FiniteMixture.log_partition
 
 
@@ -33,10 +33,10 @@ def step_without(
     site: str,
     seen: Array,
 ) -> dict[str, Array]:
-    """Parameters after one step of EM from those of a fit, without what is known of some points.
+    """Return parameters after one step of EM from those of a fit, without the data of some points.
 
     The labels of the other points are those of the fit. Every block learns from its own statistics, so that
-    the step holds for whatever has a step of EM.
+    the step is valid for any model that has a step of EM.
 
     Parameters
     ----------

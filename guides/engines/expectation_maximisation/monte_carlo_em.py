@@ -1,4 +1,4 @@
-"""Monte-Carlo EM: latent variables without closed form are sampled, parameters maximised."""
+"""Monte-Carlo EM: latent variables without closed form are sampled, and parameters are maximised."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ __all__ = ["MonteCarloEM"]
 _NEWTON_STEPS = 3
 
 _MOST, _MOST_BY_ROW = 6400, 400
-"""Draws of a step at most."""
+"""Default maximum numbers of draws of a step; the second is for sites with a row per individual."""
 
 _BATCHES = 20
-"""Batches of draws of a Newton step."""
+"""Default number of batches of draws for a Newton step."""
 
 _TOL, _TOL_EACH = 0.1, 0.03
-"""Nats that may be left to rise where runs end: of all, and for each number that is maximised."""
+"""Remaining rise in nats at which runs end: in total, and for each maximised number."""
 
 _MOST_NUMBERS = 2**25
-"""Numbers that the draws of a step hold at most; a quarter of a gigabyte."""
+"""Maximum size of the draws of a step, in numbers; a quarter of a gigabyte."""
 
 _KEPT, _KEPT_NUMBERS = 400, 2**23
-"""Draws at the estimate that a result holds at least, and numbers in them at most; 64 megabytes."""
+"""Minimum number of draws at the estimate in a result, and their maximum size in numbers; 64 megabytes."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class MonteCarloEM(KeptEngine):
         )
 
     def _resolved(self, problem: Problem) -> MonteCarloEM:
-        """What is left to the model decided."""
+        """Return the engine with options that are left to the model filled in."""
         individuals = individual_sites(problem)
         sampled = self.sampled or individuals
         shapes = latent_shapes(problem)
@@ -247,7 +247,7 @@ class MonteCarloEM(KeptEngine):
             )
 
     def _plan(self, problem: Problem) -> Plan:
-        """Updates of the sites that are maximised."""
+        """Return the plan of updates of the sites that are maximised."""
         whole = plan_updates(problem)
         sampled = set(self.sampled)
         parts = tuple(p for p in whole.parts if not sampled & set(p.sites.values()))
@@ -263,7 +263,7 @@ class MonteCarloEM(KeptEngine):
         clock: Clock,
         advance: Callable[[int, str], None],
     ) -> dict[str, Any]:
-        """Values after a step at each value of the schedule."""
+        """Return values after a step at each value of the schedule."""
         name, values = self.scheduled, self.schedule or ()
         staged = with_option(problem, name, values[0])
         sites = latent_supports(staged)
@@ -315,7 +315,7 @@ class MonteCarloEM(KeptEngine):
         return hidden_rise(gains, self.confidence, self.max_samples or _MOST)
 
     def _ended(self, walk: Walk) -> str:
-        """How the steps ended, and how much they leave."""
+        """Describe how the steps ended, and how much they leave to gain."""
         left, hidden = self._left(walk.gains), self._hidden(walk.gains)
         ended = "converged" if walk.settled else "stopped at max_steps"
         message = f"Monte-Carlo EM {ended} after {len(walk.gains)} steps with {walk.count} draws"
@@ -373,7 +373,7 @@ class MonteCarloEM(KeptEngine):
     def _kept(
         self, walk: Walk, draws: dict[str, NDArray], most: int
     ) -> dict[str, NDArray[np.float64]]:
-        """Draws at the estimate, shape (chain, draw, ...), at most so many of each chain."""
+        """Return draws at the estimate, shape (chain, draw, ...), at most `most` of each chain."""
 
         def thinned(values: NDArray) -> NDArray:
             by_chain = values.reshape(self.num_chains, -1, *values.shape[1:])

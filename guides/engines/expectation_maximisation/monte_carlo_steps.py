@@ -21,11 +21,11 @@ from ..steps.updates import Part, Plan, block_of, observations, pooled, sources_
 __all__ = ["constrained", "described", "maximise", "moved", "score"]
 
 _BATCH = 64
-"""Draws at which the model is run side by side."""
+"""Number of draws at which the model is run side by side."""
 
 
 def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
-    """Parameters that maximise the mean surrogate over draws, and the rise at each of `others`."""
+    """Program of the parameters that maximise the mean surrogate of draws, and the rise at `others`."""
 
     def step(draws: dict, others: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
         def at(theta: dict[str, Array], free: dict[str, Array]) -> dict:
@@ -50,9 +50,9 @@ def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
 
 
 def _over(function: Callable, inputs: Any) -> Any:
-    """Values of a function for each entry of the leading axis, several side by side.
+    """Map a function over the leading axis, several entries side by side.
 
-    `lax.map` fails where some of the values have no entries, such as weights of no links.
+    `lax.map` fails where some values are empty, such as weights where there are no links.
     """
     blank, tree = jax.tree.flatten(
         jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], inputs))
@@ -73,7 +73,7 @@ def _over(function: Callable, inputs: Any) -> Any:
 def _closed(
     part: Part, at: Callable, theta: dict, draws: dict, posterior: dict
 ) -> dict[str, Array]:
-    """Mode of a block given statistics averaged over draws."""
+    """Return the mode of a block given statistics averaged over draws."""
 
     def statistics(inputs: tuple) -> Any:
         free, slopes = inputs
@@ -98,7 +98,7 @@ def _numeric(
     args: tuple,
     num_steps: int,
 ) -> dict[str, Array]:
-    """Raise the mean surrogate in some sites by L-BFGS; never lower it."""
+    """Increase the mean surrogate in some sites by L-BFGS; it never decreases."""
     first = {name: value[0] for name, value in draws.items()}
     trace, _ = place(problem, first, args, theta)
     whole = {name: trace[name]["value"] for name in (*theta, *first)}
@@ -122,7 +122,7 @@ def _numeric(
 
 
 def described(problem: Problem) -> Callable:
-    """Values of all sites given unconstrained ones of those that are sampled, and the log density there."""
+    """Program of all sites and the log density, given unconstrained values of sampled sites."""
 
     def at(free: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
         trace, _ = place(problem, free, args, theta)
@@ -133,7 +133,7 @@ def described(problem: Problem) -> Callable:
 
 
 def constrained(problem: Problem) -> Callable:
-    """Values of the sampled sites at each of their unconstrained draws."""
+    """Program of the values of the sampled sites at each of their unconstrained draws."""
 
     def at(draws: dict, theta: dict, args: tuple) -> dict[str, Array]:
         def values(free: dict) -> dict[str, Array]:
@@ -146,14 +146,14 @@ def constrained(problem: Problem) -> Callable:
 
 
 def _coordinates(problem: Problem, theta: dict, first: dict, args: tuple) -> tuple[Array, Callable]:
-    """Unconstrained coordinates of the parameters, and the way back from the vector."""
+    """Return unconstrained coordinates of the parameters as a vector, and the inverse map."""
     trace, _ = place(problem, first, args, theta)
     whole = {name: trace[name]["value"] for name in (*theta, *first)}
     return ravel_pytree(unconstrained_start(problem, whole, args, tuple(theta)))
 
 
 def score(problem: Problem) -> Callable:
-    """Means over draws of score, second derivatives and squared score of the parameters."""
+    """Program of means over draws of score, second derivatives and squared score of the parameters."""
 
     def at_draws(draws: dict, theta: dict, args: tuple) -> tuple[Array, Array, Array]:
         first = {name: value[0] for name, value in draws.items()}
@@ -180,7 +180,7 @@ def score(problem: Problem) -> Callable:
 
 
 def moved(problem: Problem) -> Callable:
-    """Parameters after each of several steps of their unconstrained coordinates."""
+    """Program of the parameters after each of several steps in their unconstrained coordinates."""
 
     def after(steps: Array, first: dict, theta: dict, args: tuple) -> dict[str, Array]:
         start, unravel = _coordinates(problem, theta, first, args)

@@ -1,4 +1,4 @@
-"""A run of Monte-Carlo EM: parameters that climb, and chains that sample the rest given them."""
+"""A run of Monte-Carlo EM: steps of the parameters, and chains that sample other sites given them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .monte_carlo_steps import maximise, moved, score
 __all__ = ["Gain", "Walk", "hidden_rise", "left_to_rise"]
 
 _ROUGH = 0.5
-"""Deviation of first draws about rough rows, relative to that of these rows."""
+"""Standard deviation of the first draws about rough rows, relative to that of these rows."""
 
 _PIECE = 50
-"""Transitions that one call records at most."""
+"""Maximum number of transitions that one call records."""
 
 _TOGETHER = 4
-"""Steps whose rises are judged together at least, and the share of all that they are later: a quarter."""
+"""Minimum number of steps whose rises are judged together; later, the share of all steps is a quarter."""
 
 
 class Gain(NamedTuple):
@@ -47,22 +47,22 @@ class Gain(NamedTuple):
 
 
 def _together(gains: Sequence[Gain]) -> int:
-    """How many steps are judged together: rises that fall slowly need more of them to be seen."""
+    """Return how many steps are judged together: slowly decreasing rises need more steps to be detected."""
     return max(_TOGETHER, len(gains) // _TOGETHER)
 
 
 def _summed(gains: Sequence[Gain]) -> Gain:
-    """Rise of several steps, by the fewest draws of one."""
+    """Return the total rise of several steps, with the smallest number of draws of any."""
     mean, error, count = zip(*gains, strict=True)
     return Gain(sum(mean), math.hypot(*error), min(count))
 
 
 def left_to_rise(gains: Sequence[Gain], confidence: float) -> float:
-    r"""Nats by which the log density still rises after some steps; infinite if these do not tell.
+    r"""Return the remaining rise of the log density, in nats, after some steps; infinite if it is unknown.
 
-    Near a mode EM comes nearer by a factor r in every step. Rises g of the surrogate then fall by
-    :math:`r^2`, and what is left after a step is :math:`g r^2 / (1 - r)`. Both r and g are those of the last
-    steps, with `confidence` standard errors added to their rise.
+    Near a mode, the distance from it falls by a factor r in every step of EM. Rises g of the surrogate then
+    fall by :math:`r^2`, and the remaining rise after a step is :math:`g r^2 / (1 - r)`. Both r and g are
+    those of the last steps, with `confidence` standard errors added to their rise.
     """
     number = min(_together(gains), len(gains) // 2)
     if not number:
@@ -84,12 +84,12 @@ def hidden_rise(gains: Sequence[Gain], confidence: float, count: int) -> float |
     error = confidence * last.error
     if last.num_draws < count or last.mean > error:
         return None
-    # draws that have no part in a step lose by it what it owes to the noise of others
+    # draws that do not enter a step lose by it what it gained by fitting the noise of others
     return (abs(last.mean) + error) / number
 
 
 class Settings(Protocol):
-    """What a run reads of its engine; see `MonteCarloEM`."""
+    """The options of its engine that a run reads; see `MonteCarloEM`."""
 
     def __hash__(self) -> int: ...
     @property
@@ -109,24 +109,24 @@ class Settings(Protocol):
 
 
 class Walk:
-    """State of a run: its parameters and chains, and what it does with them.
+    """State of a run, with its parameters and chains, and the operations on it.
 
     Attributes
     ----------
     theta : dict of Array
         The sites that are maximised.
     count : int
-        Draws of a step.
+        Number of draws of a step.
     gains : list of Gain
         Rise of the surrogate in every step.
     settled : bool
-        Whether little is left to rise, or no rise is seen.
+        Whether the remaining rise is small, or no rise is detected.
     num_newton : int
-        Newton steps taken since.
+        Number of Newton steps taken afterwards.
     is_singular : bool
-        Whether the next one could not be taken.
+        Whether the next Newton step could not be taken.
     moved : dict of ndarray
-        Where each batch alone would have led in the last of these.
+        Parameters to which each batch alone would have led in the last Newton step.
 
     Raises
     ------
@@ -152,7 +152,7 @@ class Walk:
         self.moved: dict[str, NDArray] = {n: np.zeros(0) for n in self.theta}
         self._programs: dict[Any, Callable] = {}
         self._units: tuple = ()
-        """Owners of terms and of rows, for a sampler of one site with a row per individual."""
+        """Owners of terms and rows, for a sampler of a single site with a row per individual."""
         if config.kernel == "hmc":
             self._layout = lay_out_units(problem) if layout is None else layout
             (site,) = config.sampled
@@ -178,7 +178,7 @@ class Walk:
 
     @property
     def state(self) -> tuple:
-        """All that a run goes on from, as a pytree of arrays."""
+        """Everything that is needed to continue a run, as a pytree of arrays."""
         counts = np.asarray([self.count, self.settled, self.num_newton, self.is_singular])
         gains = np.asarray(self.gains, float).reshape(-1, len(Gain._fields))
         return self.theta, self._chains, self.moved, gains, counts
@@ -191,8 +191,8 @@ class Walk:
         self.settled, self.is_singular = bool(settled), bool(singular)
 
     def compiled(self, name: str, build: Callable, *inputs: Any) -> Callable:
-        """Program for inputs of these shapes; the clock counts what compiling takes."""
-        # what a program returns differs from what it was given in where it lies, not in shape
+        """Return the program for inputs of these shapes; the clock counts the time of compilation."""
+        # results of a program may differ from its inputs in their device, not in shape
         key = name, tuple(map(jnp.shape, jax.tree.leaves(inputs)))
         if key not in self._programs:
             made = compiled(name, self.problem, self.config, build, *inputs)
@@ -200,7 +200,7 @@ class Walk:
         return self._programs[key]
 
     def draw(self, count: int) -> dict[str, NDArray]:
-        """Draw the sampled sites given the others: unconstrained values, (draw, ...), chain by chain."""
+        """Draw the sampled sites given the others: unconstrained, shape (draw, ...), chain by chain."""
         each = -(-count // self.config.num_chains)
         inputs = self._chains, (self.problem.args, self.theta, *self._units), np.asarray(1)
         march = self.compiled("mcem-march", self._march, *inputs)
@@ -220,7 +220,7 @@ class Walk:
     def step_from_start(self) -> None:
         """Maximise at draws about the rough rows of individuals, so that these lie near their own groups.
 
-        The rows alone would give variances of what few rows leave, near zero, from where they grow slowly.
+        Variances from the few rows alone would be near zero, from where they grow slowly.
         """
         each = -(-self.count // self.config.num_chains)
         rng = np.random.default_rng(0)
@@ -233,7 +233,7 @@ class Walk:
         self.theta, _ = self.maximise({n: spread(rows) for n, rows in self._chains.z.items()})
 
     def joined(self, draws: dict[str, NDArray], more: dict[str, NDArray]) -> dict[str, NDArray]:
-        """Draws of both, chain by chain."""
+        """Join two sets of draws, chain by chain."""
         chains = self.config.num_chains
 
         def one(*both: NDArray) -> NDArray:
@@ -244,10 +244,10 @@ class Walk:
         return jax.tree.map(one, draws, more)
 
     def maximise(self, draws: dict[str, NDArray]) -> tuple[dict[str, Array], Gain]:
-        """Parameters that maximise the surrogate of some draws, and its rise.
+        """Return the parameters that maximise the surrogate of some draws, and its rise.
 
-        There are as many parameters as latent numbers of an individual, which fit the noise of draws as
-        well: of individuals, the rise is that at draws that have no part in the step.
+        With rows per individual, there are as many parameters as latent numbers of an individual, and they
+        also fit the noise of draws. The rise is then computed at draws that do not enter the step.
         """
         others, count = draws, len(next(iter(draws.values())))
         if self.config.kernel == "hmc":
@@ -265,7 +265,7 @@ class Walk:
         return theta, Gain(float(chains.mean()), error, count)
 
     def _halves(self, draws: dict[str, NDArray]) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-        """Earlier and later draws of each chain, as many of both."""
+        """Return the earlier and the later half of the draws of each chain, equal in number."""
         chains = self.config.num_chains
 
         def part(values: NDArray, late: bool) -> NDArray:
@@ -302,7 +302,7 @@ class Walk:
         self.num_newton += 1
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
-        """Sampler of the sampled sites given the parameters."""
+        """Make the sampler of the sampled sites given the parameters."""
         if self.config.kernel == "hmc":
             return unit_hmc(partial(_energies, problem, self._layout), self.config.num_leapfrog)
 
@@ -342,7 +342,7 @@ class Walk:
 def _energies(
     problem: Problem, layout: Layout, args: tuple, theta: dict, owners: dict
 ) -> Callable[[dict], Array]:
-    """Negative log joint density of the sampled site by unit."""
+    """Return the negative log joint density of the sampled site by unit."""
 
     def at(free: dict[str, Array]) -> Array:
         trace, _ = place(problem, free, args, theta)
@@ -352,6 +352,6 @@ def _energies(
 
 
 def _energy(problem: Problem, args: tuple, theta: dict, free: dict[str, Array]) -> Array:
-    """Negative log joint density of the sampled sites, unconstrained, given the parameters."""
+    """Return the negative log joint density of the unconstrained sampled sites, given the parameters."""
     trace, log_det = place(problem, free, args, theta)
     return -sum_log_prob(trace) - log_det

@@ -29,13 +29,13 @@ from .streamed_data import StreamedData, StreamedTable
 __all__ = ["StochasticEM"]
 
 _FIRST = EM(num_restarts=5, max_steps=50)
-"""Finds where to start, on points of the first batch."""
+"""Engine that finds the start, on points of the first batch."""
 
 _AGAIN = EM(num_restarts=1, max_steps=50)
-"""Climbs from where the epochs led, and from where they began, on a sample of the rows."""
+"""Engine that climbs from the end of the epochs, and from their start, on a sample of the rows."""
 
 _OVERFITTED = 2
-"""Nats for each entry of the parameters by which such a climb may rise, as it fits chance in the sample."""
+"""Rise of such a climb, in nats per entry of the parameters, that is put down to chance in the sample."""
 
 _LOST = (
     "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; take "
@@ -44,7 +44,7 @@ _LOST = (
 
 
 class _Walk(NamedTuple):
-    """State of a run, as arrays of the host."""
+    """State of a run, as arrays on the host."""
 
     visited: NDArray
     params: dict[str, NDArray]
@@ -154,7 +154,7 @@ class StochasticEM(KeptEngine):
         return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
 
     def _step(self, data: BatchData | StreamedData, walk: _Walk, batch: int, clock: Clock) -> _Walk:
-        """One batch: E-step, running averages, M-step."""
+        """Process one batch: E-step, running averages, M-step."""
         value, log_prior, new, _ = _expected(data, walk.params, batch, clock)
         epoch, at = divmod(int(walk.visited), len(data))
         rate = (int(walk.visited) + 1.0) ** -self.decay
@@ -174,7 +174,7 @@ class StochasticEM(KeptEngine):
         )
 
     def _settled(self, walk: _Walk, number: int) -> bool:
-        """Whether the last of at least two whole epochs gained next to nothing."""
+        """Return whether the last of at least two whole epochs gained next to nothing."""
         epochs, rest = divmod(int(walk.visited), number)
         if rest or epochs < 2:
             return False
@@ -184,7 +184,7 @@ class StochasticEM(KeptEngine):
     def _finish(
         self, data: BatchData | StreamedData, walk: _Walk, clock: Clock
     ) -> tuple[dict[str, NDArray], float]:
-        """Parameters by the last epoch's statistics, and the log joint there, or as last seen."""
+        """Return parameters by the last epoch's statistics, and the log joint there, or that of the epoch."""
         params = _maximised(data, walk.params, walk.epoch, clock)
         total = 0.0
         for number in data.order(0, None)[: None if self.final_pass else 1]:
@@ -240,25 +240,25 @@ def _prepared(problem: Problem, batch_size: int, seed: int) -> BatchData | Strea
 
 
 def _is_low(some: Problem, start: Mapping[str, Array], values: Mapping[str, NDArray]) -> bool:
-    """Whether EM on a sample of the rows, from the result or its start, gets higher than chance explains."""
+    """Return whether EM on a sample of rows, from the result or its start, gets higher than by chance."""
     ends = {name: values[name] for name in start}
     try:
         paths = [_AGAIN.run(some, init=one, progress=False).objective[0] for one in (ends, start)]
-    except FitError:  # the sample holds too few rows of a cluster to tell
+    except FitError:  # the sample has too few rows of a cluster for the test
         return False
     limit = _OVERFITTED * sum(np.size(value) for value in ends.values())
     return bool(np.nanmax(np.concatenate(paths)) - paths[0][0] > limit)
 
 
 def _load(data: BatchData | StreamedData, number: int) -> tuple:
-    """One batch, the links among its rows, and mean and covariance of all data."""
+    """Return one batch, the links among its rows, and mean and covariance of all data."""
     return *data.load(number), data.centre, data.covariance
 
 
 def _expected(
     data: BatchData | StreamedData, params: dict[str, NDArray], number: int, clock: Clock
 ) -> tuple:
-    """`expect` of one batch, on the host."""
+    """Return `expect` of one batch, on the host."""
     given = params, *_load(data, number)
     return run_step("stochastic-em-expect", expect, data.problem, data.plan, clock, *given)
 
@@ -266,6 +266,6 @@ def _expected(
 def _maximised(
     data: BatchData | StreamedData, params: dict[str, NDArray], statistics: tuple, clock: Clock
 ) -> dict[str, NDArray]:
-    """`maximise`, on the host."""
+    """Return the result of `maximise`, on the host."""
     inputs = params, statistics, data.linked, data.centre, data.covariance
     return run_step("stochastic-em-maximise", maximise, data.problem, data.plan, clock, *inputs)

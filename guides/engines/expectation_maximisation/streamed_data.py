@@ -1,4 +1,4 @@
-"""Tables on disk of which one block of rows is read at a time."""
+"""Tables on disk that are read one block of rows at a time."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ __all__ = [
 
 
 _POOL = 2**25
-"""Numbers in the rows that are mixed: 256 MiB; blocks that are larger are mixed by themselves."""
+"""Maximum size, in numbers, of rows that are mixed: 256 MiB; larger blocks are mixed by themselves."""
 
 
 NOTHING_BESIDE = (
     "a table that is read in blocks can have neither links nor other data beside it; pass an array where "
     "they are needed"
 )
-"""What is said of data beside a table on disk."""
+"""Error message on data beside a table on disk."""
 
 
 class RowBlocks(Protocol):
@@ -56,12 +56,12 @@ class RowBlocks(Protocol):
         """Number of rows of each block."""
 
     def read(self, number: int) -> NDArray[np.floating]:
-        """Rows of a block, shape (rows, features)."""
+        """Return the rows of a block, shape (rows, features)."""
 
 
 @dataclass(frozen=True, eq=False)
 class StreamedTable:
-    """A table on disk, and what one pass over it told.
+    """A table on disk, and what one pass over it found.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class StreamedTable:
     centre, covariance : ndarray
         Mean and covariance of all rows.
     extreme_rows : ndarray of int, shape (2 * num_features,)
-        Numbers of the rows with the least value of each feature, and with the largest.
+        Numbers of the rows with the smallest value of each feature, and of those with the largest.
     extremes : ndarray, shape (2 * num_features, num_features)
         These rows.
     """
@@ -95,12 +95,12 @@ class StreamedTable:
 def look_over(
     blocks: RowBlocks, num_sampled: int, seed: int, *, progress: bool = True
 ) -> StreamedTable:
-    """Read a table once: see that no value is missing, take moments and a sample of rows.
+    """Read a table once: check that no value is missing, and take moments and a sample of rows.
 
     Raises
     ------
     ValueError
-        If a value is missing or infinite; the message has the number of the row.
+        If a value is missing or infinite; the message names the row.
     """
     ends = np.cumsum([0, *blocks.sizes])
     size = min(num_sampled, int(ends[-1]))
@@ -128,7 +128,7 @@ def look_over(
 
 
 def streamed(problem: Problem, name: str, table: StreamedTable) -> Problem:
-    """A problem whose table of this name, a sample, gives way to the table on disk."""
+    """Return a problem in which the table on disk replaces the table of this name, a sample."""
     _, data = given_data(problem)
     args = list(problem.args)
     args[list(data).index(name)] = table
@@ -139,25 +139,25 @@ def streamed(problem: Problem, name: str, table: StreamedTable) -> Problem:
 class StreamedData:
     """A table on disk in batches of its rows; the interface of `BatchData`.
 
-    Blocks from all over the table make a pool, which is read at once, and the rows of a pool are mixed. The
-    order of the rows counts for nothing where one pool holds the table, and for little where a pool has
+    Blocks from all over the table form a pool, which is read at once, and the rows of a pool are mixed. The
+    order of the rows does not matter where one pool holds the table, and matters little where a pool has
     many blocks.
 
     Attributes
     ----------
     problem : Problem
-        With a sample of the rows for its data.
+        Problem with a sample of the rows as its data.
     plan : Plan
     table : StreamedTable
     pools : list of list of int
         Blocks whose rows are mixed.
     batches : list of (int, int, int)
-        Pool, first row in it, and row behind the last.
+        Pool, first row in it, and the row after the last.
     room : int
-        Rows of the largest batch, to which all are padded.
+        Number of rows of the largest batch, to which all are padded.
     centre, covariance : ndarray
     linked : tuple
-        Data that the M-step is shown: two blank rows.
+        Data passed to the M-step: two blank rows.
     """
 
     problem: Problem
@@ -173,15 +173,15 @@ class StreamedData:
 
     @classmethod
     def prepare(cls, problem: Problem, batch_size: int, *, closed: bool = True) -> StreamedData:
-        """Cut pools of blocks into batches of about a size, and see whether every site has an update.
+        """Cut pools of blocks into batches of about equal size, and check that sites have updates.
 
         Parameters
         ----------
         problem : Problem
-            With a `StreamedTable` among its data.
+            Problem with a `StreamedTable` among its data.
         batch_size : int
         closed : bool
-            Whether every site needs one.
+            Whether every site needs an update in closed form.
 
         Raises
         ------
@@ -225,11 +225,11 @@ class StreamedData:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether all rows are, so that their order in the table counts for nothing."""
+        """Whether all rows are mixed, so that their order in the table does not matter."""
         return len(self.pools) == 1
 
     def first(self) -> Problem:
-        """The problem with the sample of rows for its data, where the search for a start is made."""
+        """Return the problem with the sample of rows as its data, in which a start is sought."""
         return self.problem
 
     def share(self, number: int) -> float:
@@ -238,7 +238,7 @@ class StreamedData:
         return (end - begin) / self.table.num_rows
 
     def order(self, seed: int, epoch: int | None) -> NDArray[np.int64]:
-        """Batches in the order of an epoch: pools at random, each with its batches in turn; or in turn."""
+        """Return batches in the order of an epoch, with pools at random; without an epoch, in turn."""
         pool = np.array([one for one, _, _ in self.batches])
         turn = np.arange(len(self.pools))
         if epoch is not None:
@@ -247,12 +247,12 @@ class StreamedData:
         return np.argsort(np.argsort(turn)[pool], kind="stable")
 
     def load(self, number: int) -> tuple[tuple, LabelGraph]:
-        """Data of a batch, spare rows included, and the graph that knows which are spare."""
+        """Return the data of a batch, including spare rows, and the graph that holds which are spare."""
         filled, graph = self.padded(number)
         return with_rows(self.problem, filled, graph).args, graph
 
     def padded(self, number: int) -> tuple[NDArray[np.floating], LabelGraph]:
-        """Rows of a batch, spare ones included, and the graph that knows which are spare."""
+        """Return the rows of a batch, including spare ones, and the graph that holds which are spare."""
         pool, begin, end = self.batches[number]
         rows = self._reader.rows(pool)[begin:end]
         filled = np.empty((self.room, rows.shape[1]), self.centre.dtype)
@@ -263,9 +263,9 @@ class StreamedData:
         return filled, graph
 
     def drawn(self, size: int, seed: Sequence[int]) -> NDArray[np.floating]:
-        """Rows drawn at random from the whole table without replacement, in random order.
+        """Draw rows at random from the whole table without replacement, in random order.
 
-        Each block gives its share of them, so that every row is as likely as any other.
+        Blocks contribute in proportion to their sizes, so that all rows are equally likely.
         """
         rng = np.random.default_rng(list(seed))
         ends = np.cumsum([0, *self.table.blocks.sizes])
@@ -293,7 +293,7 @@ class StreamedData:
 
 
 class _Reader:
-    """Reads parts of a table by number, the next one in another thread while the last one is worked on."""
+    """Reads parts of a table by number; another thread reads the next one while the last one is processed."""
 
     def __init__(self, read: Callable[[int], NDArray]) -> None:
         self._read = read
@@ -306,13 +306,13 @@ class _Reader:
         self._workers.close()
 
     def follow(self, order: Sequence[int]) -> None:
-        """Say in which order parts will be asked for."""
+        """Set the order in which parts will be requested."""
         self._order = list(order)
 
     def rows(self, part: int) -> NDArray:
-        """Rows of a part."""
+        """Return the rows of a part."""
         if self._now is None or self._now[0] != part:
-            self._now = None  # makes room
+            self._now = None  # frees memory
             if self._next is not None and self._next[0] == part:
                 found = self._next[1].result()
             else:
@@ -326,7 +326,7 @@ class _Reader:
 
 
 def _pools(table: StreamedTable) -> list[list[int]]:
-    """Blocks of a table by pools, each from all over it, of no more numbers than are mixed."""
+    """Divide the blocks of a table into pools from all over it, no larger than `_POOL` or a block."""
     numbers = np.asarray(table.blocks.sizes) * table.sample.shape[1]
     most = max(_POOL, numbers.max())
     every = np.arange(len(numbers))
@@ -335,7 +335,7 @@ def _pools(table: StreamedTable) -> list[list[int]]:
 
 
 def _mixed(table: StreamedTable, pools: list[list[int]], pool: int) -> NDArray[np.floating]:
-    """Rows of the blocks of a pool, in random order."""
+    """Return the rows of the blocks of a pool, in random order."""
     sizes = [table.blocks.sizes[block] for block in pools[pool]]
     places = np.random.default_rng(pool).permutation(sum(sizes))
     found = np.empty((len(places), table.sample.shape[1]), table.sample.dtype)
@@ -355,12 +355,12 @@ def _source(problem: Problem) -> FiniteMixture:
 
 
 def unlinked(num_points: int, room: int) -> LabelGraph:
-    """Graph of points without links, padded by spare ones to as many as there is `room` for."""
+    """Make a graph of points without links, padded by spare ones to `room` points."""
     return LabelGraph.build(None, num_points, room=Sizes(points=room))
 
 
 def with_rows(problem: Problem, rows: NDArray | jax.Array, graph: LabelGraph) -> Problem:
-    """A problem of a table and perhaps a graph with other rows, and a graph of these, for its data."""
+    """Return a problem of a table, and perhaps a graph, with other rows and their graph as its data."""
 
     def one(arg: Any) -> Any:
         if isinstance(arg, LabelGraph):

@@ -1,1 +1,1 @@
-"""What the machine offers: threads, memory, and devices for shares of the rows."""
+"""Resources of the machine: threads, memory, and devices for shares of the rows."""

@@ -1,4 +1,4 @@
-"""Threads of the linear algebra library and of OpenMP, beside our own."""
+"""Limits the threads of the linear algebra library and of OpenMP, beside the library's own threads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _users = 0
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Have BLAS, LAPACK and OpenMP use the thread that calls them, for many small tasks or several threads.
+    """Make BLAS, LAPACK and OpenMP use only the calling thread, for many small tasks or several threads.
 
-    Threads of their own wait for each other in loops: where all processors are busy, eigenvalues of a
-    matrix of 64 rows have taken 50 milliseconds for .4, and a source of 384 rows 56 seconds for 4.
+    Their own threads wait for each other in loops. Where all processors are busy, eigenvalues of a matrix of
+    64 rows have taken 50 milliseconds instead of .4, and a source of 384 rows 56 seconds instead of 4.
     """
     global _users
     with _lock:
@@ -39,5 +39,5 @@ def one_thread_each() -> Iterator[None]:
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The libraries of this process, found once: looking takes milliseconds."""
+    """Return the libraries of this process, which are looked up once, as this takes milliseconds."""
     return ThreadpoolController()

@@ -1,7 +1,7 @@
-"""Work in threads of its own, so that Ctrl-C ends the wait for it at once.
+"""Runs work in other threads, so that Ctrl-C ends the wait for it at once.
 
-Python's main thread sees Ctrl-C between two of its own instructions only. While it compiles or runs a
-program of XLA it has none, for seconds. Here another thread does that, and the main thread waits.
+Python's main thread handles Ctrl-C only between two of its own instructions. While it compiles or runs a
+program of XLA, it executes none for seconds. Here another thread does this, and the main thread waits.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _unfinished: set[Future] = set()
 
 
 class Workers:
-    """Daemon threads that take pieces of work in turn; each ends when it is told that no more will come.
+    """Daemon threads that take pieces of work in turn; each ends after `close`, when no work is left.
 
-    Python waits at its end for the threads of `concurrent.futures`, however long they take; for these
-    it does not, see `leave_at_once`.
+    At its exit, Python waits for the threads of `concurrent.futures`, however long they take. It does not
+    wait for these; see `leave_at_once`.
 
     Parameters
     ----------
     most : int
-        Threads at most, at least one.
+        Maximum number of threads, at least one.
     """
 
     def __init__(self, most: int) -> None:
@@ -42,7 +42,7 @@ class Workers:
         self._queue: SimpleQueue[tuple[Future, Callable[[], Any]] | None] = SimpleQueue()
 
     def submit(self, work: Callable[[], Any]) -> Future:
-        """Have a thread do some work.
+        """Submit work to a thread.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class Workers:
                 else:
                     future.set_result(result)
                     del result
-            del item, future, work  # nothing large is held while waiting
+            del item, future, work  # release large objects while waiting
 
 
 def _forget(future: Future) -> None:
@@ -87,25 +87,26 @@ def _forget(future: Future) -> None:
 
 
 class NoThreadsError(Exception):
-    """No thread can be started, as while Python ends."""
+    """No thread can be started, as during the exit of Python."""
 
 
 def in_threads(works: Sequence[Callable[[], Any]], at_once: int) -> list[Any]:
     """Do several pieces of work in other threads, under this thread's settings of JAX.
 
-    After Ctrl-C, what has begun goes on in its thread, its result is dropped, and the rest never begins.
+    After Ctrl-C, work that has begun goes on in its thread, but its result is dropped; other work never
+    begins.
 
     Parameters
     ----------
     works : sequence of callables
-        Without arguments. They must not change what the caller uses afterwards.
+        Functions without arguments. They must not change objects that the caller uses afterwards.
     at_once : int
-        Threads at most.
+        Maximum number of threads.
 
     Returns
     -------
     list
-        What they return.
+        Their results.
 
     Raises
     ------
@@ -125,7 +126,7 @@ def in_threads(works: Sequence[Callable[[], Any]], at_once: int) -> list[Any]:
 
 
 def _under_settings(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Work under those settings of JAX that may hold in this thread only."""
+    """Make work run under those settings of JAX that may be specific to this thread."""
     config = jax.config
     precise, nans, infs = config.jax_enable_x64, config.jax_debug_nans, config.jax_debug_infs
 
@@ -137,7 +138,7 @@ def _under_settings(work: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def interruptible(work: Callable[[], Any]) -> Any:
-    """Do work that stays outside Python for long; in the main thread, let Ctrl-C end the wait for it.
+    """Do work that runs outside Python for long; in the main thread, Ctrl-C ends the wait for it.
 
     Parameters
     ----------
@@ -155,31 +156,31 @@ def interruptible(work: Callable[[], Any]) -> Any:
 
 
 def finished(program: Callable, *args: Any) -> Any:
-    """Run a compiled program to its end, on arguments that lie where it runs; see `interruptible`.
+    """Run a compiled program to its end, on arguments on its own devices; see `interruptible`.
 
     Parameters
     ----------
     program : callable
     *args
-        As `on_devices` returns them, in a thread of the same precision.
+        Arguments as `on_devices` returns them, in a thread of the same precision.
 
     Returns
     -------
     pytree of Array
-        What it returns, computed.
+        Result of the program, after its computation has ended.
     """
     return interruptible(lambda: jax.block_until_ready(program(*args)))
 
 
 def leave_at_once(status: int | None = None) -> None:
-    """End the process without waiting for what goes on in threads; return if nothing does.
+    """End the process without waiting for work in threads; return if there is none.
 
-    XLA does not survive that Python ends around it, so the process ends here and now.
+    XLA crashes if Python ends while it runs, so the process ends immediately.
 
     Parameters
     ----------
     status : int, optional
-        Exit status. Without one the process ends as Ctrl-C ends it, by the signal.
+        Exit status. Without it, the process ends by the signal of Ctrl-C.
     """
     with _lock:
         if not _unfinished:
@@ -196,7 +197,7 @@ def leave_at_once(status: int | None = None) -> None:
 
 @atexit.register
 def _end() -> None:
-    """Leave at once after Ctrl-C that nobody caught; else wait for what has begun."""
+    """Leave at once after an uncaught Ctrl-C; otherwise, wait for work that has begun."""
     if isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt):
         leave_at_once()
     with _lock:

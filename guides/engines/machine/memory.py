@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""Where Linux says how much memory a container may use."""
+"""File in which Linux states how much memory a container may use."""
 
 
 _MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
@@ -34,9 +34,9 @@ _needs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def machine_memory() -> int | None:
-    """Bytes of memory that the machine, or the container, has, or the accelerator where there is one.
+    """Return the bytes of memory of the machine or the container, or of the accelerator where there is one.
 
-    None where the system does not say.
+    The result is None where the system does not state it.
     """
     if jax.default_backend() != "cpu":
         return (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
@@ -50,15 +50,15 @@ def machine_memory() -> int | None:
 
 
 def most_within(share: float, wanted: int, each: int) -> int:
-    """Number of the `wanted` items, of `each` bytes, that fit into a share of the memory."""
+    """Return how many of the `wanted` items, of `each` bytes, fit into a share of the memory."""
     have = machine_memory()
     return wanted if have is None else min(wanted, int(share * have) // max(each, 1))
 
 
 def maps_in_use() -> float:
-    """Share of the memory maps that Linux gives a process which this one has used up; zero elsewhere.
+    """Return the share of this process's memory maps that is in use on Linux; zero on other systems.
 
-    Each compiled program takes 30 to 1,400 of some 65,000, and a process that finds none left dies.
+    Each compiled program takes 30 to 1,400 of some 65,000 maps, and a process that has none left dies.
     """
     with suppress(OSError, ValueError):
         return _MAPS.read_bytes().count(b"\n") / int(_MOST_MAPS.read_text())
@@ -66,20 +66,20 @@ def maps_in_use() -> float:
 
 
 def refuse_beyond_memory(what: str, need: int, sites: Mapping[str, Any]) -> None:
-    """Refuse what needs more memory than there is.
+    """Refuse a task that needs more memory than there is.
 
     Parameters
     ----------
     what : str
     need : int
-        In bytes.
+        Memory needed, in bytes.
     sites : mapping of str to site
-        Of the model, of which the largest latent one is named.
+        Sites of the model; the message names the largest latent one.
 
     Raises
     ------
     FitError
-        Naming what is needed and what there is.
+        The message states what is needed and what there is.
     """
     have = machine_memory()
     if have is None or need <= have:
@@ -99,8 +99,8 @@ def refuse_beyond_memory(what: str, need: int, sites: Mapping[str, Any]) -> None
 
 
 def program_memory(program: Any) -> int:
-    """Bytes that a compiled program needs while it runs; 0 where the compiler does not say."""
-    if program not in _needs:  # asking takes as long as some programs run
+    """Return the bytes that a compiled program needs while it runs; 0 where they are not known."""
+    if program not in _needs:  # the query takes as long as some programs run
         found = program.memory_analysis()
         _needs[program] = (
             0

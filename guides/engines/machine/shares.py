@@ -1,12 +1,13 @@
-"""One run on all cores: the rows of a large table in shares, each on a device of its own.
+"""One run on all cores: the rows of a large table are divided into shares, each on a device of its own.
 
 JAX runs a program of a processor on one device, and most of it on one core. XLA can divide a processor
-into several devices, which run one program together, each on its share of the rows, and add what they
-find. Settings of JAX would have to be changed before it starts to have such devices; here they belong to a
-client of their own, so that the user's settings and arrays stay as they are. The number of shares is fixed,
-so that results do not depend on the number of cores.
+into several devices, which run one program together, each on its share of the rows, and add up their
+results. To have such devices, settings of JAX would have to be changed before it starts. Here, the devices
+belong to a client of their own, so that the user's settings and arrays stay as they are. The number of
+shares is fixed, so that results do not depend on the number of cores.
 
-Linked points cannot be divided by rows. Their data lie whole on each device, which takes some chunks of them.
+Linked points cannot be divided by rows. All their data lie on each device, which processes some chunks of
+them.
 
 Where JAX has several devices, such as accelerators or those of several processes under `jax.distributed`,
 the rows are divided among them instead.
@@ -38,16 +39,16 @@ __all__ = [
 ]
 
 _NUM_SHARES = 8
-"""Devices that a processor is taken for."""
+"""Number of devices into which a processor is divided."""
 
 _LINE = 64
-"""Bytes at whose multiples memory begins that XLA does not copy."""
+"""Alignment of memory, in bytes, with which XLA does not copy it."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Spread:
-    """A table whose rows are divided among devices, or which lies whole on each.
+    """A table whose rows are divided among devices, or all of which lies on each device.
 
     Attributes
     ----------
@@ -61,7 +62,7 @@ class Spread:
 
 
 def _mesh() -> Mesh | None:
-    """JAX's devices where it has several, of all processes; else a processor's own."""
+    """JAX's devices, of all processes, where it has several; otherwise, the processor's shares."""
     if jax.device_count() > 1:
         return Mesh(np.array(jax.devices()), (ROWS,))
     return _processor() if jax.default_backend() == "cpu" else None
@@ -69,7 +70,7 @@ def _mesh() -> Mesh | None:
 
 @functools.cache
 def _processor() -> Mesh | None:
-    """Devices of a client of their own; None where this version of JAX has no such client."""
+    """Make devices of a client of their own; None where this version of JAX has no such client."""
     try:
         from jaxlib import xla_client
 
@@ -80,7 +81,7 @@ def _processor() -> Mesh | None:
 
 
 def spread(args: tuple) -> tuple:
-    """Data of a model, with its tables of as many rows as the longest has divided among devices."""
+    """Return the data of a model, with the longest tables divided by rows among devices."""
     mesh = _mesh()
     if mesh is None:
         return args
@@ -97,7 +98,7 @@ def spread(args: tuple) -> tuple:
 
 
 def on_each(args: tuple) -> tuple:
-    """Data of a model, whole on every device; those of a processor share the memory of one copy."""
+    """Put all data of a model on every device; devices of one processor share the memory of one copy."""
     mesh = _mesh()
     if mesh is None:
         return args
@@ -115,7 +116,7 @@ def on_each(args: tuple) -> tuple:
 
 
 def _aligned(leaf: Any) -> np.ndarray:
-    """An array where XLA takes memory as it is, in place of a copy for each device."""
+    """Return an array that is aligned so that XLA uses its memory instead of a copy for each device."""
     given = np.asarray(leaf, jax.typeof(leaf).dtype)
     if not given.size or (given.ctypes.data % _LINE == 0 and given.flags.c_contiguous):
         return given
@@ -127,12 +128,12 @@ def _aligned(leaf: Any) -> np.ndarray:
 
 
 def is_spread(args: Any) -> bool:
-    """Whether some table among the arguments of a program is `Spread`."""
+    """Return whether some table among the arguments of a program is `Spread`."""
     return any(isinstance(leaf, Spread) for leaf in _leaves(args))
 
 
 def whole(program: Callable) -> Callable:
-    """A function that is given `Spread` tables, and gives them to another as arrays."""
+    """Make a function that takes `Spread` tables, and passes them to `program` as arrays."""
 
     def unwrapped(*args: Any) -> Any:
         return program(*jax.tree.map(_table, args, is_leaf=_is_spread))
@@ -141,19 +142,19 @@ def whole(program: Callable) -> Callable:
 
 
 def divided(args: Any) -> AbstractContextManager:
-    """Context in which a program is traced whose arguments may be `Spread`."""
+    """Return the context for tracing a program whose arguments may be `Spread`."""
     mesh = _mesh() if is_spread(args) else None
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def replicated(args: Any) -> NamedSharding | None:
-    """Where results of a program lie: all on every device; None if no argument is `Spread`."""
+    """Return the sharding of results of a program: whole on every device; None if no argument is `Spread`."""
     mesh = _mesh() if is_spread(args) else None
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
 def on_devices(args: Any) -> Any:
-    """Put the arguments of a program where it runs: on JAX's device, or those that share `Spread` tables."""
+    """Put arguments of a program on its devices: JAX's device, or those that share `Spread` tables."""
     where = replicated(args)
     if where is None:
         return jax.device_put(args)
@@ -162,7 +163,7 @@ def on_devices(args: Any) -> Any:
         if _is_spread(leaf) or getattr(leaf, "sharding", None) == where:
             return leaf
         value = np.asarray(leaf, jax.typeof(leaf).dtype)
-        # unlike `device_put`, this does not ask other processes whether their value is the same
+        # unlike `device_put`, this does not check that other processes have the same value
         return jax.make_array_from_callback(value.shape, where, value.__getitem__)
 
     return jax.tree.map(place, args, is_leaf=_is_spread)

@@ -51,14 +51,14 @@ Solver = Callable[[Problem, Callable, tuple], Callable]
 
 
 _AT_REST = 1e-7
-"""Gradient, relative to the loss, below which a climb that gets no further is held up by rounding alone."""
+"""Gradient, relative to the loss, below which a climb without further gain has stopped by rounding alone."""
 
 _SPENT, _GENTLE = 1e-9, 1e-4
-"""Gain of log density that the next step promises, in nats, and gradient, relative to the loss, below which
-the same holds: what a step promises means little where the slope is steep."""
+"""Expected gain of the next step in nats, and gradient relative to the loss, below both of which the same
+holds: an expected gain means little where the slope is steep."""
 
 _PACE = 3
-"""Gradients that lead about as far as a step of EM."""
+"""Number of gradients that lead about as far as one step of EM."""
 
 
 class _Climb(NamedTuple):
@@ -70,7 +70,7 @@ class _Climb(NamedTuple):
 
     @property
     def steps(self) -> Array:
-        """Gradients computed."""
+        """Number of gradients computed."""
         return self.search.steps
 
 
@@ -81,32 +81,32 @@ class Ascent:
     Attributes
     ----------
     value, prior, slope : ndarray, shape (num_starts,)
-        Log density reached, the part of it that priors read off the data have, and the largest entry of its
-        gradient there.
+        Log density reached, the part of it that is due to priors read off the data, and the largest entry of
+        its gradient there.
     steps : ndarray of int, shape (num_starts,)
-        Gradients computed.
+        Numbers of gradients computed.
     best : int
         The start that reached the highest density.
     settled : bool
-        Whether it is a mode: its gradient fell below the tolerance, and not because the map from the
-        coordinates is flat there.
+        Whether the best start ended at a mode: its gradient fell below the tolerance, and not because the
+        map from the coordinates is flat there.
     is_mode : bool
         Whether the density neither grows without bound there, nor rises from there inwards.
     point : ndarray, shape (num_coordinates,)
-        Its unconstrained coordinates.
+        Unconstrained coordinates of the end of the best start.
     free, sites : dict of ndarray
-        The same by latent site; latent and deterministic sites.
+        The same coordinates by latent site, and latent and deterministic sites there.
     ends : dict of ndarray
-        The same sites where every start ended, with an axis of starts in front.
+        The same sites at the ends of all starts, with an axis of starts in front.
     modes : Modes
-        Those among the ends that differ.
+        Distinct modes among the ends.
     history : ndarray, shape (num_starts, step)
         Log density by step, NaN after the end.
     gradient : callable
-        Slopes of that density at rows of unconstrained coordinates, by the program that climbed it;
-        NaN where it is not finite.
+        Gradients of that density at rows of unconstrained coordinates, by the program of the climb; NaN
+        where the density is not finite.
     message : str
-        How it ended, in a sentence without a full stop.
+        How the ascent ended, in a sentence without a full stop.
     """
 
     value: NDArray
@@ -150,13 +150,13 @@ def ascend(
     ----------
     problem : Problem
     title : str
-        Name of the engine that asks.
+        Name of the engine, for messages.
     seed, init, progress
         See `Engine.run`; an `init` replaces all starts by one.
     num_restarts, tol, max_steps, memory
         See `MAP`.
     jacobian : bool
-        Climb the density of the unconstrained coordinates in place of the constrained one.
+        Maximise the density of the unconstrained coordinates in place of the constrained one.
     clock : Clock
         Counts the time taken.
     keep : Keeper, optional
@@ -165,14 +165,14 @@ def ascend(
         Values of the latent sites with an axis of starts in front; in place of `seed` and `init`.
     solver : callable, optional
         ``solver(problem, loss, args)`` makes the function ``solve(gradient, point)`` whose steps
-        are taken in place of L-BFGS's.
+        replace those of L-BFGS.
     batches : Batches, optional
-        Climb the density as the first batch estimates it.
+        Maximise the estimate of the density from the first batch.
 
     Raises
     ------
     FitError
-        If the density is finite at no start, naming the sites to blame.
+        If the density is finite at no start; the message names the sites to blame.
     """
     latent_supports(problem)
     searched = starts is None and init is None
@@ -250,7 +250,7 @@ def _shown(state: _Climb) -> str:
 
 
 def _flat(solve: Callable, unravel: Callable) -> Callable[[Array, Array], Array]:
-    """Steps of a solver between vectors."""
+    """Turn the solver of a pytree into one of vectors."""
 
     def flat(gradient: Array, point: Array) -> Array:
         return ravel_pytree(solve(unravel(gradient), unravel(point)))[0]
@@ -259,7 +259,7 @@ def _flat(solve: Callable, unravel: Callable) -> Callable[[Array, Array], Array]
 
 
 def _chunks(rows: NDArray, size: int) -> list[NDArray]:
-    """Rows in chunks of one size, the last filled up with zeros."""
+    """Divide rows into chunks of one size; the last is filled up with zeros."""
     padded = np.pad(rows, [(0, -len(rows) % size), (0, 0)])
     return np.split(padded, len(padded) // size)
 
@@ -275,7 +275,7 @@ def _begin(problem: Problem, *, length: int, memory: int) -> Callable:
 
 
 def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callable:
-    """One start, until it has stopped or computed `limit` gradients."""
+    """Program of one start, until it has stopped or computed `limit` gradients."""
 
     def one(
         state: _Climb,
@@ -310,7 +310,7 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
         free = unravel(state.search.point)
         sites, _ = place(problem, free, args)
         params = {name: sites[name]["value"] for name in free}
-        # with the change of variables, ends are no modes of what such priors leave
+        # with the change of variables, ends are not modes of the density without such priors
         prior = jnp.zeros(()) if jacobian else prior_off_data(sites)
         return state, (free, params | deterministics(sites), prior)
 

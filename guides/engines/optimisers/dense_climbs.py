@@ -12,22 +12,22 @@ from ..steps.climbs import rounding_of
 __all__ = ["climb_all"]
 
 _SLOPE = 1e-4
-"""Share of what the slope promises that a step must gain."""
+"""Share of the gain predicted by the slope that a step must reach."""
 
 _SHORTER = 1 / 3
 """Factor by which a step that gains too little is shortened."""
 
 _TRIES = 12
-"""Lengths of a step that are tried."""
+"""Number of lengths of a step that are tried."""
 
 _BENT = 1e-10
-"""Cosine between a step and the change of the slope from which on curvature is learnt."""
+"""Minimum cosine between a step and the change of the slope for the curvature to be updated."""
 
 _GAIN = 1e-9
-"""Gain, relative to the value, below which a climb has ended."""
+"""Gain, relative to the value, below which a climb ends."""
 
 _SMALL = 1e-3
-"""Gain from which on it goes on whatever the value, unless it is of the size of rounding errors."""
+"""Gain above which it goes on whatever the value, unless the gain is of the size of rounding errors."""
 
 
 def climb_all(
@@ -38,8 +38,8 @@ def climb_all(
     Parameters
     ----------
     slopes : callable
-        From points, shape (num_points, num_coordinates), to values and gradients there; values may be
-        infinite.
+        Function of points, shape (num_points, num_coordinates), that returns values and gradients there;
+        values may be infinite.
     points : ndarray, shape (num_points, num_coordinates)
     max_steps : int
 
@@ -85,7 +85,7 @@ def _line_search(
     ahead: NDArray,
     going: NDArray,
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Points further up along `ahead`, or the same where no length of the step gains enough."""
+    """Return points further up along `ahead`, or the same points where no length of the step gains enough."""
     new, new_value, new_slope = points.copy(), value.copy(), slope.copy()
     length, left = np.ones(len(points)), going.copy()
     promised = (ahead * slope).sum(axis=1)

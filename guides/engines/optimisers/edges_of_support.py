@@ -23,7 +23,7 @@ _STEEP = 1e-3
 
 
 def rising_at_edge(problem: Problem, result: EngineResult) -> str | None:
-    """Say that the density rises where a climb ended; None where it does not, or is zero nowhere.
+    """Describe that the density still rises where a climb ended; None if it does not, or is zero nowhere.
 
     Parameters
     ----------

@@ -32,37 +32,37 @@ from .dense_climbs import climb_all
 __all__ = ["Elsewhere", "log_volume", "mass_elsewhere"]
 
 _MOST_COORDINATES = 12
-"""Coordinates up to which a search from points at random can find a narrow mode."""
+"""Maximum number of coordinates for which a search from random points can find a narrow mode."""
 _STARTS = 1024, 16384
-"""Fewest and most points at random; where fewer can be afforded, nothing is searched."""
+"""Minimum and maximum number of random points; no search is made where `_WORK` allows fewer."""
 _WORK = 2e7
-"""Product of points and entries of the data that is afforded."""
+"""Maximum product of points and entries of the data."""
 _CLIMBS = 64
-"""Points that are climbed from."""
+"""Number of points from which climbs start."""
 _STEPS = 60
-"""Steps of a climb, at most."""
+"""Maximum number of steps of a climb."""
 _WIDER = 3.0
-"""Standard deviations of the draws that half of the points spread over, for one of theirs."""
+"""Standard deviation of half of the points, in standard deviations of the draws."""
 _DRAWS = 2000
-"""Draws that are looked at, at most."""
+"""Maximum number of draws that are used."""
 _PER_COORDINATE = 10
-"""Draws for each coordinate from which on their covariance is known."""
+"""Minimum number of draws per coordinate for an estimate of their covariance."""
 _PIECE, _AT_ONCE = 1024, 16
-"""Points that a program is given at a time, and those whose slopes are computed side by side."""
+"""Number of points per call of a program, and of points whose gradients are computed side by side."""
 _MODES = 10
-"""Ends of climbs, the highest of those that differ, whose mass is computed."""
+"""Maximum number of ends of climbs, the highest distinct ones, whose mass is computed."""
 _NEAR = 0.01
-"""Nats between ends that may be the same mode."""
+"""Largest difference in nats between ends that may be the same mode."""
 _SAME_PLACE = 0.05
-"""Distance, relative to one plus the size of a coordinate, between ends at the same mode."""
+"""Largest distance, relative to one plus the size of a coordinate, between ends at the same mode."""
 _AT_REST = 0.5
-"""Nats that a step to the peak would still gain from the end of a climb that has arrived."""
+"""Largest gain, in nats, of a step from the end of a climb to its peak for the climb to have converged."""
 _FLAT = 1e-8
-"""Least curvature of a mode, relative to the largest."""
+"""Smallest curvature of a mode, relative to the largest."""
 _POINTS, _FREEDOM = 512, 5
-"""Points that a mass is computed from, and degrees of freedom of their t distribution."""
+"""Number of points from which a mass is computed, and degrees of freedom of their t distribution."""
 _EFFECTIVE = 50
-"""Effective number of these points from which on a mass is known."""
+"""Minimum effective number of these points for a mass to be known."""
 _INSIDE = 0.99
 """Mass of a normal distribution inside the ellipsoid that counts as a mode."""
 _MATTERS = 0.05
@@ -81,11 +81,11 @@ class Elsewhere(NamedTuple):
     Attributes
     ----------
     share : float
-        Of the posterior, as far as that and the draws cover it.
+        Share of the posterior that the mode holds, as far as the mode and the draws cover it.
     log_mass, own_log_mass : float
-        Of the mode, and at most of the draws; not normalised.
+        Log mass of the mode, and upper bound on that of the draws; not normalised.
     starts : int
-        Points that the search began with.
+        Number of points with which the search began.
     sites : dict of ndarray
         Latent sites at its peak.
     """
@@ -97,7 +97,7 @@ class Elsewhere(NamedTuple):
     sites: dict[str, NDArray]
 
     def __str__(self) -> str:
-        """What was found, and what to do."""
+        """Return what was found, and what to do."""
         place = ", ".join(f"{name} = {_text(value)}" for name, value in self.sites.items())
         return (
             f"a search from {self.starts} points found a mode that draws missed, and that holds about "
@@ -117,28 +117,30 @@ class _Mode(NamedTuple):
 def mass_elsewhere(
     problem: Problem, draws: Mapping[str, NDArray], seed: int, modes: Modes | None = None
 ) -> Elsewhere | None:
-    r"""Mode that holds at least a twentieth of the posterior, and that draws did not reach.
+    r"""Find a mode that holds at least a twentieth of the posterior, and that draws did not reach.
 
-    Points are drawn from the prior, and from a box about the draws. Those where one Newton step by the
-    covariance of the draws leads furthest from them, those of highest density, and `modes` are climbed
-    from. Of every end that is a peak, the mass inside its ellipsoid E is computed by importance weights,
+    Points are drawn from the prior, and from a wide region about the draws. Climbs start from the points
+    where a Newton step by the covariance of the draws leads furthest from them, from those of highest
+    density, and from `modes`. For every end that is a peak, the mass inside its ellipsoid E is computed by
+    importance weights,
 
     .. math:: Z_E = \int_E p(x, \theta)\, d\theta,
 
-    and set against what the draws can hold at most, see `log_volume`. Where none or hardly any of the draws
-    are in E, they missed it.
+    and compared with the maximum that the draws can hold; see `log_volume`. Where none or hardly any of the
+    draws are in E, they missed it.
 
-    None also where nothing can be said: of more than twelve coordinates, large data, few draws.
+    The result is None, too, where no search is made: with more than twelve coordinates, large data, or few
+    draws.
 
     Parameters
     ----------
     problem : Problem
-        Whose clusters and signs, if it has any, are told apart.
+        Its clusters and signs, if it has any, must be distinguishable.
     draws : mapping of str to ndarray, shape (chain, draw, ...)
-        Latent sites, others may be among them.
+        Values of the latent sites; other sites are ignored.
     seed : int
     modes : Modes, optional
-        Those that climbs have found before.
+        Modes that earlier climbs have found.
     """
     shapes = free_shapes(problem)
     width = sum(math.prod(free.shape) for free in shapes.values())
@@ -150,7 +152,7 @@ def mass_elsewhere(
     if width > _MOST_COORDINATES or number < _STARTS[0] or total < _PER_COORDINATE * width:
         return None
     rng = np.random.default_rng([seed, 7])
-    some = rng.permutation(total)[:_DRAWS]  # the same of all sites, which may depend on each other
+    some = rng.permutation(total)[:_DRAWS]  # the same for all sites, which may depend on each other
     seen = {name: v[some] for name, v in own.items()}
     outward = partial(_run, "elsewhere-start", _starting, problem)
     template = {name: np.zeros(free.shape, free.dtype) for name, free in shapes.items()}
@@ -191,9 +193,9 @@ def mass_elsewhere(
 
 
 def log_volume(flat: NDArray) -> float:
-    r"""Greatest entropy of draws of some covariance, :math:`\tfrac12 \log \det (2 \pi e\, \mathrm{Cov})`.
+    r"""Maximum entropy of draws given their covariance, :math:`\tfrac12 \log \det (2 \pi e\, \mathrm{Cov})`.
 
-    Draws are cut off at their outermost hundredths; directions in which they cannot vary are left out.
+    Draws are cut off at their outermost hundredths. Directions in which they cannot vary are left out.
 
     Parameters
     ----------
@@ -206,7 +208,7 @@ def log_volume(flat: NDArray) -> float:
 
 
 def _text(value: NDArray) -> str:
-    """Numbers to three digits."""
+    """Format numbers to three digits."""
     return np.array2string(value, precision=3, separator=", ", max_line_width=10_000)
 
 
@@ -215,12 +217,12 @@ def _rows(draws: NDArray) -> NDArray:
 
 
 def _radius(width: int) -> float:
-    """Squared radius of the ellipsoid that counts as a mode."""
+    """Return the squared radius of the ellipsoid that counts as a mode."""
     return float(chi2.ppf(_INSIDE, width))
 
 
 def _root(cloud: NDArray) -> NDArray | None:
-    """Cholesky factor of the covariance; None where draws cannot vary in some direction."""
+    """Return the Cholesky factor of the covariance; None where draws cannot vary in some direction."""
     covariance = np.atleast_2d(np.cov(cloud, rowvar=False))
     if not np.isfinite(covariance).all():
         return None
@@ -229,7 +231,7 @@ def _root(cloud: NDArray) -> NDArray | None:
 
 
 def _run(name: str, build: Callable, problem: Problem, rows: Mapping[str, NDArray]) -> NDArray:
-    """Values of a program by row, in pieces of one shape."""
+    """Return the values of a program for all rows, which it takes in pieces of one shape."""
     number = len(next(iter(rows.values())))
     found = []
     for first in range(0, number, _PIECE):
@@ -241,7 +243,7 @@ def _run(name: str, build: Callable, problem: Problem, rows: Mapping[str, NDArra
 
 
 def _starting(problem: Problem) -> Callable:
-    """Program of the unconstrained coordinates of values."""
+    """Program that maps values to unconstrained coordinates."""
 
     def go(values: dict[str, Array], args: tuple) -> Array:
         return jax.vmap(lambda one: ravel_pytree(unconstrained_start(problem, one, args))[0])(
@@ -252,7 +254,7 @@ def _starting(problem: Problem) -> Callable:
 
 
 def _slopes(problem: Problem, template: Mapping[str, NDArray], width: int) -> Callable:
-    """Function of points: log densities, minus infinity where they are no numbers, and gradients."""
+    """Make a function of points that returns log densities, -inf where not finite, and gradients."""
     blank = np.zeros((_PIECE, width), jnp.result_type(float))
     given = template, blank, np.asarray(0), problem.args
     program, _ = compiled("elsewhere", problem, (), _sloping, *given)
@@ -273,7 +275,7 @@ def _slopes(problem: Problem, template: Mapping[str, NDArray], width: int) -> Ca
 
 
 def _sloping(problem: Problem) -> Callable:
-    """Program of log densities and gradients of the first points, side by side in one array."""
+    """Program of log densities and gradients at the first points, as columns of one array."""
 
     def go(template: dict, points: Array, number: Array, args: tuple) -> Array:
         both = jax.vmap(jax.value_and_grad(flat_density(problem, template, args)))
@@ -291,7 +293,7 @@ def _sloping(problem: Problem) -> Callable:
 
 
 def _peaks(slopes: Callable, points: NDArray, heights: NDArray, gradients: NDArray) -> list[_Mode]:
-    """Different peaks among the ends of climbs, the highest first."""
+    """Return distinct peaks among the ends of climbs, the highest first."""
     chosen: list[int] = []
     for row in np.argsort(-heights):
         apart = [
@@ -307,7 +309,7 @@ def _peaks(slopes: Callable, points: NDArray, heights: NDArray, gradients: NDArr
 
 
 def _peak(slopes: Callable, point: NDArray, gradient: NDArray) -> _Mode | None:
-    """Peak near the end of a climb, None where it has none."""
+    """Return the peak near the end of a climb; None where there is none."""
     step = np.finfo(gradient.dtype).eps ** (1 / 3) * (1 + np.abs(point))
     sides = np.concatenate([point + np.diag(step), point - np.diag(step)])
     _, slope = slopes(sides)
@@ -325,7 +327,7 @@ def _peak(slopes: Callable, point: NDArray, gradient: NDArray) -> _Mode | None:
 
 
 def _mass(slopes: Callable, mode: _Mode, rng: np.random.Generator) -> float:
-    """Log mass inside the ellipsoid of a mode; minus infinity where weights do not tell."""
+    """Return the log mass inside the ellipsoid of a mode; -inf where weights do not determine it."""
     width = len(mode.point)
     tail = multivariate_t(np.zeros(width), np.eye(width), df=_FREEDOM)
     white = np.reshape(tail.rvs(_POINTS, random_state=rng), (_POINTS, width))

@@ -50,10 +50,10 @@ from .spheres import Spheres
 __all__ = ["Laplace"]
 
 _COLUMNS = 32
-"""Columns of the Hessian computed side by side on accelerators; a processor is faster one by one."""
+"""Number of columns of the Hessian computed side by side on accelerators; processors do one at a time."""
 
 _FLAT = 1e-10
-"""Curvature, with a unit diagonal, that rounding cannot tell from none."""
+"""Curvature, with a unit diagonal, that rounding makes indistinguishable from zero."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Laplace(KeptEngine):
 
     @staticmethod
     def _refuse(problem: Problem) -> str | None:
-        """Refuse what has no curvature; returns the approximation that labels are summed out by."""
+        """Refuse a model without second derivatives, and return how labels are approximately summed out."""
         approximate = approximation(problem)
         need_curvature(problem, "Laplace", "SVI or NUTS")
         return approximate
@@ -225,18 +225,18 @@ def _second_order(problem: Problem) -> Callable:
 
 
 def _refuse_no_mode(mode: Ascent) -> None:
-    """Say why there is no curvature where the density grows without bound."""
+    """Raise an error with the reason if the ascent did not end at a mode, where there is no curvature."""
     if not mode.is_mode:
         raise FitError(mode.message, mode.sites)
 
 
 def _factor(problem: Problem, mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
-    """Cholesky factor of the negative Hessian in the coordinates `across` the orbits.
+    """Return the Cholesky factor of the negative Hessian in the coordinates `across` the orbits.
 
     Raises
     ------
     FitError
-        If it is not positive definite, naming the site of its flattest direction.
+        If it is not positive definite; the message names the site of its flattest direction.
     """
     if not np.isfinite(hessian).all():
         _refuse_no_mode(mode)
@@ -247,7 +247,7 @@ def _factor(problem: Problem, mode: Ascent, hessian: NDArray, across: NDArray) -
         )
     size = np.sqrt(np.abs(np.diag(hessian)))
     size[size == 0] = 1.0
-    # with a unit diagonal, so that units of the coordinates do not matter
+    # scaled to a unit diagonal, so that units of the coordinates do not matter
     curvature, directions = np.linalg.eigh(hessian / np.outer(size, size))
     if curvature[0] > _FLAT * curvature[-1]:
         return np.linalg.cholesky(hessian)

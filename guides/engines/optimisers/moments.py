@@ -1,4 +1,4 @@
-"""Moments of an approximation's draws beside those that draws from farther out, weighted, have."""
+"""Compares moments of an approximation's draws with those of weighted draws from farther out."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from ..symmetries.signs import one_sign
 __all__ = ["Judgement", "judge_draws", "judge_moments"]
 
 _DF = 4
-"""Degrees of freedom of the draws from farther out; their weights keep a share effective in any dimension."""
+"""Degrees of freedom of the draws from farther out: a share of these is effective in any dimension."""
 
 _BATCHES = 4
-"""Sets of draws from farther out, each of as many as the approximation has."""
+"""Number of sets of draws from farther out, each as large as the set of the approximation's draws."""
 
 _ENOUGH = 100
-"""Effective number of weighted draws from which on they are believed."""
+"""Minimum effective number of weighted draws for them to be trusted."""
 
 _LIMIT = 0.7
-"""Pareto k-hat up to which weights of draws from farther out are believed."""
+"""Maximum Pareto k-hat for weights of draws from farther out to be trusted."""
 
 _WRONG, _DOUBTFUL = 0.3, 0.2
-"""Shift of a mean in standard deviations, or excess of one standard deviation over the other, that makes
-draws wrong, or doubtful."""
+"""Shift of a mean in standard deviations, or relative excess of one standard deviation over the other, above
+which draws are wrong, or doubtful."""
 
 _BLUR = 0.3
-"""Nats that rounding may take from log densities before their differences tell nothing about draws."""
+"""Rounding error of log densities, in nats, above which their differences do not allow a verdict on draws."""
 
 _ERRORS = 3.0
-"""Monte Carlo errors that a difference must exceed besides."""
+"""Number of Monte Carlo errors that a difference must also exceed."""
 
 
 class Judgement(NamedTuple):
-    """Whether draws are close to the posterior, a sentence on it, and what is doubtful.
+    """Whether draws are close to the posterior, a sentence on it, and remarks on what is doubtful.
 
-    ``even`` tells whether the mean of their weights is to be trusted as an evidence.
+    ``even`` is whether the mean of their weights can be trusted as an evidence.
     """
 
     close: bool
@@ -65,7 +65,7 @@ class Judgement(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """Largest difference of moments: its size, and what differs."""
+    """Largest difference of moments: its size, and a description."""
 
     size: float
     what: str
@@ -90,9 +90,9 @@ def judge_draws(
 ) -> Judgement:
     """Judge an approximation by the k-hat of its weights, their effective size, and moments.
 
-    k-hat tells how heavy the tail of the weights is, however little it holds; and it cannot see what
-    lies farther out than the draws. Therefore the moments of all sites are compared with those of draws
-    from a multivariate t distribution of the same centre and shape, weighted to the posterior.
+    k-hat measures how heavy the tail of the weights is, however little mass it holds, and does not detect
+    mass that lies farther out than the draws. Therefore, the moments of all sites are compared with those of
+    draws from a multivariate t distribution of the same centre and shape, weighted to the posterior.
 
     Parameters
     ----------
@@ -100,15 +100,16 @@ def judge_draws(
     template : mapping
         Unconstrained values of the latent sites, for their shapes.
     draws : ndarray, shape (num_draws, num_coordinates)
-        Of the approximation, in unconstrained coordinates.
+        Draws of the approximation, in unconstrained coordinates.
     sites : mapping of str to ndarray, shape (num_draws, ...)
-        The same in their supports.
+        The same draws in their supports.
     log_weights : ndarray, shape (num_weights,)
-        Of the draws, or of more of them, by which these were chosen.
+        Log weights of the draws, or of a larger pool from which these were resampled by weight.
     clock : Clock
     seed : int
     look : callable, optional
-        Log densities and sites at points, for a problem whose data are not in memory; else of `visit`.
+        Returns log densities and sites at points, for a problem whose data are not in memory; by default,
+        `visit`.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def judge_draws(
     k = pareto_k(log_weights)
     close, sentence = quality(k, len(log_weights), effective_share(log_weights))
     weights, reliable = smoothed_weights(log_weights), False
-    if len(weights) != len(draws):  # those of a pool that the draws were taken from
+    if len(weights) != len(draws):  # weights of a pool from which the draws were resampled
         weights = np.full(len(draws), 1 / len(draws))
     farther = _farther(draws, seed)
     if farther is None:
@@ -144,7 +145,7 @@ def judge_draws(
         found = {name: np.concatenate([part[1][name] for part in looked]) for name in sites}
         sites, found, alike = _one_sign(problem, sites, found)
         log_weights = np.concatenate([part[0] for part in looked]) - farther.log_q
-        # other signs are another place of the same mode, which the draws need not reach
+        # other signs give another copy of the same mode, which the draws need not reach
         log_weights = np.where(alike, log_weights, -np.inf)
         smooth = smoothed_weights(log_weights)
         others = sites
@@ -191,7 +192,7 @@ def _rounding(log_weights: NDArray) -> float:
 def _one_sign(
     problem: Problem, sites: Mapping[str, NDArray], others: Mapping[str, NDArray]
 ) -> tuple[dict[str, NDArray], dict[str, NDArray], NDArray[np.bool_]]:
-    """Draws and others with one choice of signs, and which others had the signs that most draws had."""
+    """Return draws and others with one choice of signs, and which others had the signs of most draws."""
     number = len(next(iter(sites.values())))
     both, signs = one_sign(
         problem, {n: np.concatenate([v, others[n]])[None] for n, v in sites.items()}, (0, 0)
@@ -208,14 +209,14 @@ def _one_sign(
 def judge_moments(
     plain: Mapping[str, NDArray], others: Mapping[str, NDArray], weights: NDArray
 ) -> _Gap | None:
-    """Largest difference between moments of draws and those of weighted draws, None if none matters.
+    """Return the largest difference between moments of draws and of weighted draws; None if none matters.
 
     Parameters
     ----------
     plain : mapping of str to ndarray, shape (num_draws, ...)
     others : mapping of str to ndarray, shape (num_others, ...)
     weights : ndarray, shape (num_others,)
-        Of sum one.
+        Weights that sum to one.
     """
     if not plain:
         return None
@@ -245,7 +246,7 @@ def judge_moments(
 
 
 def _weighted(values: NDArray, weights: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-    """Means, standard deviations and kurtosis of weighted columns."""
+    """Return means, standard deviations and kurtosis of weighted columns."""
     mean = weights @ values
     apart = values - mean
     variance = weights @ apart**2
@@ -254,7 +255,7 @@ def _weighted(values: NDArray, weights: NDArray) -> tuple[NDArray, NDArray, NDAr
 
 
 def _farther(draws: NDArray, seed: int) -> _Farther | None:
-    """Draws of a t distribution of the centre and shape of some draws; None where these span too little."""
+    """Draw from a t distribution of the centre and shape of some draws; None where these span too little."""
     number, width = draws.shape
     if number < 5 * width:
         return None
@@ -277,10 +278,10 @@ def _farther(draws: NDArray, seed: int) -> _Farther | None:
 def _comparable(
     problem: Problem, axes: ClusterAxes, sites: Mapping[str, NDArray]
 ) -> dict[str, NDArray]:
-    """Latent sites; of those that may be renumbered, means and spreads over the clusters.
+    """Return latent sites, with those that may be renumbered replaced by means and spreads over clusters.
 
-    Sites that are known up to an orthogonal transform or to signs are left out. Of vectors whose length says
-    nothing, points of spheres, the directions are compared.
+    Sites that are identified only up to an orthogonal transform or to signs are left out. Vectors whose
+    length has no effect, points of spheres, are compared by their directions.
     """
     turned = {*site_symmetries(problem), *sites_up_to_signs(problem)}
     found = {}

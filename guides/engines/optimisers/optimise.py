@@ -162,12 +162,12 @@ def _hessian_solver(problem: Problem, loss: Callable, args: tuple) -> Callable:
 
 
 def need_curvature(problem: Problem, engine: str, instead: str) -> None:
-    """Refuse what has no second derivatives.
+    """Refuse a model without exact second derivatives.
 
     Raises
     ------
     ValueError
-        Naming the approximation to blame.
+        If there are none; the message names the approximation to blame.
     """
     sources = collapsed_sites(abstract_trace(problem)).values()
     if not all(fn.has_curvature for fn, _ in sources):
@@ -178,7 +178,7 @@ def need_curvature(problem: Problem, engine: str, instead: str) -> None:
 
 
 def mode_result(engine: str, found: Ascent, approximate: str | None, clock: Clock) -> EngineResult:
-    """Result of an engine whose answer is the highest mode found."""
+    """Make the result of an engine from the highest mode found."""
     lp, prior, slope = (each[found.best] for each in (found.value, found.prior, found.slope))
     return EngineResult(
         engine=engine,

@@ -25,25 +25,25 @@ _RANK = 1e-8
 
 @dataclass(frozen=True)
 class Orbits:
-    r"""Points that orthogonal transforms make of a mode, and coordinates across them.
+    r"""Orbits of a mode under orthogonal transforms, and coordinates across the orbits.
 
     With the sites of a declared axis laid out as rows A of q entries, the orbit is :math:`A Q` for all
     orthogonal Q, along which the density is constant. Its tangents at A are
     :math:`A (e_a e_b^\top - e_b e_a^\top)`, the columns of T. Points y of the plane through the mode that is
-    normal to its tangents stand for all orbits nearby, and integrals over all coordinates are integrals
+    normal to its tangents represent all nearby orbits, and integrals over all coordinates are integrals
     over that plane with the weight
 
     .. math:: J(y) = v_q\, |\det(U^\top T(y))|, \qquad
               v_q = 2 \prod_{k=2}^{q} \frac{2 \pi^{k/2}}{\Gamma(k/2)},
 
-    U an orthonormal basis of the tangents at the mode, and :math:`v_q` the volume of the orthogonal
-    matrices (own derivation; half of it if the rows span one dimension less, for then a reflection changes
-    nothing).
+    where U is an orthonormal basis of the tangents at the mode, and :math:`v_q` the volume of the orthogonal
+    matrices (own derivation). The volume is halved if the rows span one dimension less, for then a
+    reflection changes nothing.
 
     Attributes
     ----------
     axes : tuple of ndarray of int
-        For each axis the places of the rows A among the coordinates, shape (num_rows, q).
+        For each axis, the places of the rows A among the coordinates, shape (num_rows, q).
     log_volume : float
         Sum of the logarithms of :math:`v_q`.
     point : ndarray, shape (num_coordinates,)
@@ -56,14 +56,14 @@ class Orbits:
 
     @classmethod
     def through(cls, problem: Problem, free: Mapping[str, Any], sites: Mapping[str, Any]) -> Orbits:
-        """Orbits through a mode, given by its unconstrained coordinates and its sites.
+        """Return the orbits through a mode, given by its unconstrained coordinates and its sites.
 
         Raises
         ------
         FitError
             If the rows span too few dimensions, so that the orbit is of a smaller dimension.
         ValueError
-            If the coordinates of a site are not its values in some unit.
+            If the coordinates of a site are not its values up to a unit.
         """
         flat, unravel = ravel_pytree(dict(free))
         places = unravel(jnp.arange(len(flat), dtype=flat.dtype))
@@ -85,7 +85,7 @@ class Orbits:
         return cls(tuple(axes), volume, np.asarray(flat))
 
     def tangents(self, points: NDArray) -> NDArray[np.float64]:
-        """Directions of the orbits at some points, shape (num_points, num_coordinates, num_directions)."""
+        """Return the directions of the orbits, shape (num_points, num_coordinates, num_directions)."""
         columns = []
         for rows in self.axes:
             for one, other in zip(*np.triu_indices(rows.shape[1], 1), strict=True):
@@ -97,7 +97,7 @@ class Orbits:
 
     @cached_property
     def _bases(self) -> tuple[NDArray, NDArray]:
-        """Orthonormal bases of the tangents at the mode, and of the plane normal to them."""
+        """Return orthonormal bases of the tangents at the mode, and of the plane normal to them."""
         tangents = self.tangents(self.point[None])[0]
         whole, _ = np.linalg.qr(tangents, mode="complete")
         return whole[:, : tangents.shape[1]], whole[:, tangents.shape[1] :]
@@ -108,19 +108,19 @@ class Orbits:
         return self._bases[1]
 
     def log_weights(self, points: NDArray) -> NDArray[np.float64]:
-        """Logarithm of J at some points of the plane, shape (num_points,)."""
+        """Return the logarithm of J at some points of the plane, shape (num_points,)."""
         inner = self._bases[0].T @ self.tangents(points)
         return self.log_volume + np.linalg.slogdet(inner)[1]
 
 
 def _rows(values: Any, place: int) -> NDArray:
-    """Vectors along one axis, a row each."""
+    """Return the vectors along one axis, one per row."""
     last = np.moveaxis(np.asarray(values), place, -1)
     return last.reshape(-1, last.shape[-1])
 
 
 def _refuse_curved(name: str, free: NDArray, value: NDArray) -> None:
-    """Refuse coordinates that transforms of the site do not transform likewise."""
+    """Refuse coordinates that do not transform as the site does."""
     ours, theirs = free.T @ free, value.T @ value
     unit = np.linalg.norm(theirs) / max(np.linalg.norm(ours), np.finfo(float).tiny)
     if not np.allclose(theirs, unit * ours, rtol=1e-6, atol=1e-6 * np.linalg.norm(theirs)):
@@ -131,7 +131,7 @@ def _refuse_curved(name: str, free: NDArray, value: NDArray) -> None:
 
 
 def _log_volume(rows: NDArray, axis: str, sites: Mapping[str, Any]) -> float:
-    """Logarithm of the number of orthogonal matrices that differ on some rows, by their volume."""
+    """Return the log volume of the orthogonal matrices whose effects on some rows differ."""
     size = rows.shape[1]
     values = np.linalg.svd(rows, compute_uv=False)
     rank = int((values > _RANK * max(values[0], np.finfo(float).tiny)).sum())

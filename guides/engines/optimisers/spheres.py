@@ -1,4 +1,4 @@
-"""Points of spheres near a mode: coordinates along the spheres, and lengths of vectors by their own law."""
+"""Points of spheres near a mode: coordinates along the spheres, and lengths from their own distribution."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["Spheres"]
 class Spheres:
     r"""Vectors of which only the direction counts, about a mode.
 
-    A Gaussian of such a vector x has the wrong law of its length, and its directions spread too far, since
-    they are divided by lengths that vary. In its place the Gaussian is one of the points y of the plane that
-    touches the sphere at the mode; the direction of x is that of y, and its length is drawn from its prior,
-    which is its posterior as well. The density of x is then that of y times
+    A Gaussian for such a vector x implies a wrong distribution of its length, and its directions spread too
+    far, since they are divided by lengths that vary. Instead, the Gaussian is one for points y of the plane
+    that touches the sphere at the mode. The direction of x is that of y, and its length is drawn from its
+    prior, which is its posterior as well. The density of x is then that of y times
 
     .. math:: \frac{|y|^d}{R} A_d\, p(x), \qquad A_d = \frac{2 \pi^{d/2}}{\Gamma(d / 2)},
 
@@ -35,7 +35,7 @@ class Spheres:
     Attributes
     ----------
     places : tuple of ndarray of int
-        By site, the places of its vectors among the coordinates, shape (num_vectors, d).
+        For each site, the places of its vectors among the coordinates, shape (num_vectors, d).
     point : ndarray, shape (num_coordinates,)
         The mode.
     """
@@ -45,7 +45,7 @@ class Spheres:
 
     @classmethod
     def at(cls, problem: Problem, free: Mapping[str, Any]) -> Spheres:
-        """Those of the sites that declare a sphere and have the prior `Direction`."""
+        """Find the vectors of sites that declare a sphere and have the prior `Direction`."""
         flat, unravel = ravel_pytree(dict(free))
         numbers = unravel(jnp.arange(len(flat), dtype=flat.dtype))
         found = [
@@ -57,7 +57,7 @@ class Spheres:
         return cls(tuple(found), np.asarray(flat))
 
     def along(self, basis: NDArray) -> NDArray[np.float64]:
-        """Orthonormal columns that span what of other such columns is orthogonal to the vectors."""
+        """Return orthonormal columns that span the part of `basis` that is orthogonal to the vectors."""
         rows = [row for place in self.places for row in place]
         if not rows:
             return basis
@@ -68,7 +68,7 @@ class Spheres:
         return basis @ whole[:, len(rows) :]
 
     def drawn(self, plane: NDArray, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Points whose vectors have the directions of those of the plane, and lengths of their law."""
+        """Draw points whose vectors have the directions of those of the plane, and lengths from the prior."""
         points = plane.copy()
         for place in self.places:
             vectors = plane[:, place]
@@ -78,7 +78,7 @@ class Spheres:
         return points
 
     def log_weights(self, plane: NDArray, points: NDArray) -> NDArray[np.float64]:
-        """Log density of points of the plane, less that of those drawn from them, shape (num_points,)."""
+        """Log density of points of the plane, less that of points drawn from them, shape (num_points,)."""
         total = np.zeros(len(plane))
         for place in self.places:
             size = place.shape[1]

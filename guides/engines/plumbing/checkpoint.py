@@ -1,4 +1,4 @@
-"""Long runs that survive being killed: their state on disk, whole or not at all."""
+"""Checkpoints of long runs, so that they survive being killed; each is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from .identity import NamelessError, digest, freeze, structure, written
 fcntl: types.ModuleType | None
 try:
     import fcntl
-except ImportError:  # not a POSIX system; nothing is locked there
+except ImportError:  # not a POSIX system, where nothing is locked
     fcntl = None
 
 __all__ = ["Checkpoint", "check_checkpoint", "keeping", "read_state", "write_state"]
 
 _MAGIC = b"sidebayes checkpoint 1\n"
 _MOST_ROWS = 10_000
-"""Rows of an array on disk that tell one data set from another."""
+"""Number of rows of an array on disk by which data sets are distinguished."""
 
 
 def check_checkpoint(path: Any) -> str:
-    """Path of a checkpoint as text, if a run may write there.
+    """Return the path of a checkpoint as text, if a run may write there.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no path, its folder is missing, or it holds something else than a checkpoint.
+        If it is no path, its folder is missing, or it holds something other than a checkpoint.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"checkpoint = {path!r:.80}; expected the path of a file")
@@ -57,20 +57,20 @@ def check_checkpoint(path: Any) -> str:
 
 
 class Checkpoint(Keeper):
-    """Keeps the latest state of one run in a file, and the one before beside it.
+    """Keeps the latest state of one run in a file, and the previous one beside it.
 
     Parameters
     ----------
     path : Path
     every : float
-        Least number of seconds between two writes, at least.
+        Minimum number of seconds between two writes.
     identity : str
-        What the run is; a file of another run is refused.
+        Identifies the run; a file of another run is refused.
 
     Raises
     ------
     ValueError
-        If the path or the one for the state before is of a file that no run wrote.
+        If the path, or that of the previous state, belongs to a file that no run wrote.
     """
 
     def __init__(self, path: Path, every: float, identity: str) -> None:
@@ -81,14 +81,14 @@ class Checkpoint(Keeper):
         _refuse_foreign(path)
 
     def part(self, number: int) -> Checkpoint:
-        """Keeper of one part of the run, in a file of its own beside the others."""
+        """Return the keeper of one part of the run, in a file of its own beside the others."""
         path = self._path.with_name(f"{self._path.name}.{number}")
         self._parts.append(Checkpoint(path, self._every, self._identity))
         self._parts[-1]._warned = self._warned
         return self._parts[-1]
 
     def restore(self, state: Any) -> Any:
-        """Latest state on disk, in the structure of `state`; `state` itself if there is none.
+        """Return the latest state on disk, in the structure of `state`; `state` itself if there is none.
 
         Raises
         ------
@@ -99,9 +99,9 @@ class Checkpoint(Keeper):
         return state if found is None else found
 
     def offer(self, state: Any, *, now: bool = False) -> None:
-        """Write the state, if the last writing is long enough ago or it is to be done `now`.
+        """Write the state if the last write is long enough ago, or in any case if `now` is true.
 
-        What cannot be written ends no run: a warning says so once.
+        If it cannot be written, the run goes on, after a single warning.
         """
         if now or time.monotonic() - self._written >= self._every:
             try:
@@ -132,15 +132,15 @@ def keeping(
 ) -> Iterator[Checkpoint]:
     """Keep the state of an engine's run in a file.
 
-    A run is known by engine, model, data, seed and starting values. The files are removed when
-    the block ends without an exception. As long as it lasts no other run is let to them.
+    A run is identified by engine, model, data, seed and starting values. The files are removed when the
+    block ends without an exception. While it lasts, they are locked against other runs.
 
     Parameters
     ----------
     checkpoint : str
         Path of the file.
     every : float
-        Seconds between two writings, at least.
+        Minimum number of seconds between two writes.
     engine : Engine
     problem : Problem
     seed : int
@@ -153,8 +153,8 @@ def keeping(
     Raises
     ------
     ValueError
-        If the file is no checkpoint, belongs to another run, or another run is using it; or if part
-        of this one has no name that means the same in another process.
+        If the file is no checkpoint, belongs to another run, or is in use by another run; or if part of
+        this run has no name that means the same in another process.
     """
     init = getattr(init, "params", init)
     given = freeze((engine, tuple(map(_sampled, problem.args)), seed, init))
@@ -174,7 +174,7 @@ def keeping(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock beside a checkpoint; the system frees it whatever becomes of the process."""
+    """Hold a lock beside a checkpoint; the system frees it however the process ends."""
     handle = None
     if fcntl is not None:
         lock = path.with_name(f".{path.name}.sidebayes-lock")
@@ -185,7 +185,7 @@ def _alone(path: Path) -> Iterator[None]:
                 f"another run is using the checkpoint {path}; wait until it has ended, or name another "
                 "file"
             ) from None
-        except OSError:  # nothing can be written there, as will be said, or nothing can be locked
+        except OSError:  # the folder is not writable, which is reported later, or cannot be locked
             pass
     try:
         yield
@@ -197,7 +197,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int:
-    """Lock a file, made if it is missing."""
+    """Lock a file, which is created if it is missing."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -207,11 +207,11 @@ def _lock(path: Path) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # the one who held it has just removed it
+        os.close(handle)  # the process that held it has just removed it
 
 
 def write_state(path: Path, state: Any, identity: str) -> None:
-    """Write a pytree of arrays, whole or not at all; the file before becomes ``path.previous``.
+    """Write a pytree of arrays, whole or not at all; the previous file becomes ``path.previous``.
 
     Parameters
     ----------
@@ -228,19 +228,19 @@ def write_state(path: Path, state: Any, identity: str) -> None:
 
 
 def read_state(path: Path, like: Any, identity: str) -> Any | None:
-    """Read what `write_state` wrote, or the one before if that file is damaged.
+    """Read the file of `write_state`, or the previous one if that is damaged.
 
     Parameters
     ----------
     path : Path
     like : pytree of arrays
-        Of the structure that is read.
+        Has the structure that is read.
     identity : str
 
     Returns
     -------
     pytree of arrays, or None
-        None if there is no file, or none that is whole.
+        None if there is no intact file.
 
     Raises
     ------
@@ -272,7 +272,7 @@ def _previous(path: Path) -> Path:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse a path whose files, which a run overwrites and removes, are not those of a run."""
+    """Refuse a path with files that no run wrote, since a run overwrites and removes the files there."""
     for candidate in (path, _previous(path)):
         if not candidate.exists():
             continue
@@ -289,7 +289,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _parse(content: bytes) -> dict[str, np.ndarray] | None:
-    """Arrays of a file; None if it is not whole."""
+    """Return the arrays of a file; None if it is not whole."""
     head, body = content[: len(_MAGIC) + 65], content[len(_MAGIC) + 65 :]
     if head != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
         return None
@@ -312,7 +312,7 @@ def _dressed(array: np.ndarray, like: Any) -> Any:
 
 
 def _sampled(value: Any) -> Any:
-    """Some rows of an array that lies on disk, to tell one data set from another; else the value."""
+    """Return some rows of an array on disk, which distinguish data sets, and any other value as it is."""
     if not isinstance(value, np.memmap):
         return value
     rows = np.linspace(0, len(value) - 1, min(len(value), _MOST_ROWS)).astype(int)

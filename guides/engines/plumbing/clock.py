@@ -1,4 +1,4 @@
-"""Seconds of an engine's run, by what they were spent on."""
+"""Time of an engine's run, split into compiling and running."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Counts what compiling and running take.
+    """Counts the time that compiling and running take.
 
     Attributes
     ----------
@@ -26,14 +26,14 @@ class Clock:
         self.seconds = {"compile": 0.0, "run": 0.0}
 
     def counted[P](self, made: tuple[P, float]) -> P:
-        """What took some seconds to compile, as `compiled` returns both; counted as ``compile``."""
+        """Count the seconds returned by `compiled` as ``compile``, and return the program."""
         program, spent = made
         self.seconds["compile"] += spent
         return program
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count what the block takes as ``run``, without what is compiled in it."""
+        """Count the time of the block as ``run``, excluding compilation within it."""
         began, before = time.perf_counter(), self.seconds["compile"]
         yield
         compiling = self.seconds["compile"] - before
@@ -47,7 +47,7 @@ class Clock:
         build: Callable[[Problem], Callable],
         *args: Any,
     ) -> Any:
-        """Compile a program to run `once`, run it, and count what both take; see `compiled`."""
+        """Compile a program to run `once`, run it, and count the time of both; see `compiled`."""
         program = self.counted(compiled(name, problem, config, build, *args, once=True))
         with self.running():
             return program(*args)

@@ -1,7 +1,7 @@
 """Digest that identifies a compiled program in every process.
 
-A program of the library's own models is known by name: by the sources, versions, options and shapes
-that it is made from, so that it is found without being traced. Any other is known by what was traced.
+A program of the library's own models is identified by name: by the sources, versions, options and shapes
+that it is made from, so that it is found without being traced. Any other is identified by its trace.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _BESIDES = (
     "jax_raise_persistent",
     "jax_traceback",
 )
-"""Settings of JAX that decide where programs are kept and what is logged, not what they are."""
+"""Settings of JAX that decide where programs are kept and what is logged, but do not change programs."""
 
 
 def by_name(key: Hashable) -> str | None:
-    """Digest of a key whose every part has a name that means the same elsewhere.
+    """Digest of a key all of whose parts have a name that means the same elsewhere.
 
     Parameters
     ----------
     key : hashable
-        As `programs.compiled` makes it, settings of JAX included.
+        As `programs.compiled` makes it, including settings of JAX.
 
     Returns
     -------
@@ -64,10 +64,10 @@ def by_name(key: Hashable) -> str | None:
 
 
 def by_trace(lowered: jax.stages.Lowered, level: int) -> str | None:
-    """Digest of a program that was lowered with ``keep_unused=True``, and how far it is optimised.
+    """Digest of a program that was lowered with ``keep_unused=True``, and of its level of optimisation.
 
-    Arguments that are not used would else be missing from the text, and two programs that differ in
-    which of their arguments they use would be one.
+    Unused arguments would otherwise be missing from the text, and two programs that differ in which of
+    their arguments they use would have the same digest.
 
     Returns
     -------
@@ -84,12 +84,12 @@ def by_trace(lowered: jax.stages.Lowered, level: int) -> str | None:
 
 
 def is_portable(lowered: jax.stages.Lowered) -> bool:
-    """Whether a program runs in any process: it calls neither Python nor what was registered here."""
+    """Return whether a program runs in any process: it calls neither Python nor targets registered here."""
     return _is_whole(_text(lowered))
 
 
 def settings() -> tuple[tuple[str, str], ...]:
-    """Settings of JAX that hold in this thread and may change what is traced or compiled."""
+    """Return settings of JAX that hold in this thread and may change what is traced or compiled."""
     held = sorted(jax.config.values.items())
     return tuple(
         (name, repr(getattr(jax.config, name, value)))
@@ -122,7 +122,7 @@ def _sources() -> str | None:
 
 @functools.cache
 def _surroundings() -> str:
-    """Whatever else decides what a program is: versions, processor, compiler's flags."""
+    """Everything else that determines a program: versions, processor, compiler flags."""
     cpu = Path("/proc/cpuinfo")
     told = cpu.read_text().splitlines() if cpu.is_file() else []
     told = [line for line in told if line.startswith(("flags", "Features", "model name"))]

@@ -1,9 +1,9 @@
 """Identity of values: one form for programs in memory, programs on disk and checkpoints.
 
-`freeze` gives a value that can be compared and hashed in this process; `written` the same as text that
-means the same in every process, where the value has such a name. Values have one form only if a model
-cannot tell them apart: code of the user stands for itself and all that it refers to, an object for itself
-and what it holds at the time.
+`freeze` returns a value that can be compared and hashed in this process. `written` turns it into text that
+means the same in every process, where the value has such a name. Two values have the same form only if a
+model cannot tell them apart. The form of a user's code includes all that it refers to, and the form of an
+object includes what it holds at the time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .references import closed_over, code_digest, globals_of, is_of_python, memb
 __all__ = ["NamelessError", "content", "digest", "freeze", "is_known", "structure", "written"]
 
 _KNOWN = ("sidebayes", "numpyro", "jax", "jaxlib", "numpy")
-"""Packages whose code is known by its name and their versions, as Python's own is."""
+"""Packages whose code is identified by its name and their versions, as Python's own is."""
 
 _PLAIN = (type(None), type(...), bool, int, str, bytes)
 _WRAPPERS = (property, staticmethod, classmethod)
@@ -44,7 +44,7 @@ class NamelessError(Exception):
 
 
 class _Itself:
-    """An object that equals no other, and lives as long as it may be compared."""
+    """Wraps an object that equals no other, and keeps it alive as long as it may be compared."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -57,17 +57,17 @@ class _Itself:
 
 
 def structure(problem: Problem) -> Hashable:
-    """What a problem is apart from its data, as a value that can be compared."""
+    """Return a problem without its data, as a value that can be compared."""
     return freeze((problem.model, dict(sorted(problem.kwargs.items()))))
 
 
 def freeze(value: Any) -> Hashable:
-    """Value that equals another's only where the two mean the same."""
+    """Return a form of a value that equals another's only where the two mean the same."""
     return _freeze(value, {})
 
 
 def _freeze(value: Any, seen: dict[int, Any]) -> Hashable:
-    """Freeze a part of a value; `seen` has the objects met before by their ids: they may hold each other."""
+    """Freeze a part of a value; `seen` holds objects met before by their ids, as objects may be cyclic."""
     frozen = functools.partial(_freeze, seen=seen)
     if type(value) in _PLAIN or isinstance(value, np.dtype):
         return (type(value), value)
@@ -91,7 +91,7 @@ def _freeze(value: Any, seen: dict[int, Any]) -> Hashable:
     if isinstance(value, _WRAPPERS):
         return (kind, frozen(value.fget if isinstance(value, property) else value.__func__))
     if isinstance(value, dist.Distribution):
-        # by name: NumPyro flattens a distribution in an order that differs between processes
+        # sorted by name, as NumPyro flattens a distribution in an order that differs between processes
         names = {*value.gather_pytree_data_fields(), *value.gather_pytree_aux_fields()}
         return (kind, *_attributes(value, names, frozen))
     if isinstance(value, Transform | Constraint):
@@ -117,17 +117,17 @@ def _array(value: Any, frozen: Callable) -> Hashable:
 
 
 def _attributes(value: Any, names: Iterable[str], frozen: Callable) -> tuple[Hashable, ...]:
-    """Named attributes, and whatever else an object holds whose class is not known."""
+    """Return named attributes, and everything else that an object of unknown class holds."""
     held = () if is_known(type(value)) else getattr(value, "__dict__", ())
     return tuple((name, frozen(getattr(value, name, None))) for name in sorted({*names, *held}))
 
 
 def _object(value: Any, frozen: Callable) -> tuple[Hashable, ...]:
-    """What is of no common kind: itself and what it holds, or equal by its own idea of it."""
+    """Freeze an object of no common kind, by identity and contents, or by its own definition of equality."""
     kind = type(value)
     if isinstance(value, types.ModuleType):
         return (_Itself(value),)
-    if isinstance(value, contextvars.ContextVar | threading.local):  # what this thread sees of it
+    if isinstance(value, contextvars.ContextVar | threading.local):  # the value in this thread
         own = vars(value) if isinstance(value, threading.local) else value.get(None)
         return (_Itself(value), frozen(own))
     if isinstance(value, types.FunctionType):
@@ -148,14 +148,14 @@ def _object(value: Any, frozen: Callable) -> tuple[Hashable, ...]:
 
 
 def _is_wrapper(value: Any) -> bool:
-    """Whether an object is a function that was compiled or whose results are kept."""
+    """Return whether an object is a function that was compiled or whose results are cached."""
     return is_known(type(value)) and hasattr(value, "__wrapped__")
 
 
 def _pickled(value: Any) -> bytes | None:
     try:
         return hashlib.sha256(pickle.dumps(value)).digest()
-    except Exception:  # of code of its own
+    except Exception:  # raised by the object's own code
         return None
 
 
@@ -164,7 +164,7 @@ def _is_known_module(name: str) -> bool:
 
 
 def is_known(kind: Any) -> bool:
-    """Whether a function or class is found under its name in a package of known code."""
+    """Return whether a function or class is found under its name in a package of known code."""
     module, name = getattr(kind, "__module__", None), getattr(kind, "__qualname__", None)
     if type(module) is not str or type(name) is not str or not _is_known_module(module):
         return False
@@ -173,14 +173,14 @@ def is_known(kind: Any) -> bool:
 
 
 def written(frozen: Hashable, *, own_code: bool = False) -> str:
-    """Text of what `freeze` made, the same in every process.
+    """Return the text of what `freeze` made; it is the same in every process.
 
     Parameters
     ----------
     frozen : hashable
     own_code : bool
-        Whether functions and classes of the user go by their names and code. Else they are nameless:
-        what they call may be looked up in a way that their code does not show.
+        Whether functions and classes of the user are identified by their names and code. Otherwise, they
+        are nameless, since they may look up what they call in a way that their code does not show.
 
     Raises
     ------
@@ -214,7 +214,7 @@ def digest(*parts: str) -> str:
 
 
 def content(array: NDArray) -> str:
-    """Digest of the numbers of an array in single precision, so that it does not depend on theirs."""
+    """Digest of an array's numbers in single precision, so that it does not depend on their precision."""
     values = np.ascontiguousarray(array, np.float32)
     return hashlib.sha256(repr(values.shape).encode() + values.tobytes()).hexdigest()
 

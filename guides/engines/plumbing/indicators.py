@@ -1,4 +1,4 @@
-"""Indicators of supports that depend on parameters: the density of a value outside is zero."""
+"""Indicators of supports that depend on parameters: values outside have density zero."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MIXTURES = dist.MixtureGeneral | dist.MixtureSameFamily | Collapsed
 
 @contextmanager
 def indicators() -> Iterator[None]:
-    """Have distributions made within this block keep NumPyro's indicator where data alone cannot settle it.
+    """Make distributions in this block keep NumPyro's indicator where data alone do not determine it.
 
-    These are distributions whose support has bounds that are computed, components of mixtures, whose data
-    may lie in the support of another component, and bases of transformed distributions whose support
-    NumPyro does not transform. Other supports are the same at all parameters, and data are compared with
-    them once, before a fit.
+    These are distributions whose support has computed bounds; components of mixtures, whose data may lie
+    in the support of another component; and bases of transformed distributions whose support NumPyro does
+    not transform. Other supports are the same at all parameters, and data are compared with them once,
+    before a fit.
     """
     COERCIONS.append(_with_indicator)
     try:
@@ -39,7 +39,7 @@ def indicators() -> Iterator[None]:
 
 
 def _with_indicator(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> dist.Distribution:
-    """What NumPyro calls to make a distribution."""
+    """Make a distribution, with an indicator where it needs one; NumPyro calls this in place of the class."""
     fn: dist.Distribution = type.__call__(cls, *args, **kwargs)
     if isinstance(fn, _MIXTURES):
         parts = list(_parts(fn))
@@ -58,9 +58,9 @@ def _with_indicator(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> dist.D
 
 
 def keep_indicators(fn: dist.Distribution) -> None:
-    """Have a distribution, and those that it is made of, give values outside any support no density.
+    """Make a distribution, and those that it is made of, give values outside any support density zero.
 
-    For data that were not compared with supports that are the same at all parameters.
+    This is for data that were not compared with supports that are the same at all parameters.
     """
     _keep_indicator(fn)
     for part in _parts(fn):
@@ -68,32 +68,32 @@ def keep_indicators(fn: dist.Distribution) -> None:
 
 
 def kept_indicators(fn: dist.Distribution) -> list[dist.Distribution]:
-    """Distributions with an indicator, among a distribution and those that it is made of."""
+    """Return those with an indicator among a distribution and the distributions that it is made of."""
     own = [fn] if vars(fn).get("_validate_args") else []
     return own + [one for part in _parts(fn) for one in kept_indicators(part)]
 
 
 def _keep_indicator(fn: dist.Distribution) -> None:
-    """Have a distribution give values outside its support no density, unless the model itself says."""
+    """Make a distribution give values outside its support density zero, unless the model itself decides."""
     while isinstance(fn, _WRAPPERS):
         fn = fn.base_dist
     vars(fn).setdefault("_validate_args", True)
 
 
 def _moves(support: Any) -> bool:
-    """Whether bounds of a support are computed in the program that is traced, from data or parameters."""
+    """Return whether bounds of a support are computed in the traced program, from data or parameters."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support))
 
 
 def plain_support(support: Any) -> Any:
-    """The constraint of single entries or events that one of several is made of."""
+    """Return the constraint of single entries or events of which a constraint on several is made."""
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return support
 
 
 def _parts(fn: dist.Distribution) -> Iterator[dist.Distribution]:
-    """Distributions that one is made of, but for those of labels."""
+    """Return the distributions that one is made of, except those of labels."""
     for held in (held for name, held in vars(fn).items() if name not in _LABELS):
         for part in held if isinstance(held, list | tuple) else (held,):
             if isinstance(part, dist.Distribution):
@@ -101,7 +101,7 @@ def _parts(fn: dist.Distribution) -> Iterator[dist.Distribution]:
 
 
 def _inside(fn: dist.TransformedDistribution, value: Array) -> Array:
-    """Which values a transformed distribution takes the support of its base to."""
+    """Return which values lie in the image of the support of a transformed distribution's base."""
     at = value
     for transform in reversed(fn.transforms):
         at = transform.inv(at)
@@ -111,9 +111,9 @@ def _inside(fn: dist.TransformedDistribution, value: Array) -> Array:
 
 
 def _is_image(fn: dist.TransformedDistribution) -> bool:
-    """Whether the support of a transformed distribution is the image of that of its base.
+    """Return whether the stated support of a transformed distribution is the image of that of its base.
 
-    NumPyro gives the range of the last transform, whatever reaches it: all real numbers for a shifted
+    NumPyro states the range of the last transform, whatever its input: all real numbers for a shifted
     exponential distribution.
     """
     if type(fn).support is not dist.TransformedDistribution.support:

@@ -44,13 +44,13 @@ __all__ = [
 _MOST_PROGRAMS = 128
 
 _MOST_MAPS = 0.5
-"""Share of the memory maps of a process, beyond which programs are let go."""
+"""Share of the memory maps of a process above which programs are released."""
 
 _maps_left = 0.0
-"""Share that was in use after programs were last let go."""
+"""Share that was in use after programs were last released."""
 
 _SMALL = 100_000
-"""Numbers in the arguments of a program that is run in no time, however it was compiled."""
+"""Number of entries in its arguments below which a program runs in no time, however it was compiled."""
 
 _programs: OrderedDict[Hashable, Program] = OrderedDict()
 _ahead: dict[Hashable, _Job] = {}
@@ -58,10 +58,10 @@ _lock = threading.Lock()
 _counts: list[list[str]] = []
 
 tracing = threading.RLock()
-"""Held by the thread that runs a model: NumPyro's stack of handlers and its settings are of all."""
+"""Held by the thread that runs a model, as all threads share NumPyro's handlers and settings."""
 
 _process: int | None = None
-"""The one in which JAX was first used here."""
+"""Process in which JAX was first used here."""
 
 
 def refuse_fork() -> None:
@@ -70,7 +70,7 @@ def refuse_fork() -> None:
     Raises
     ------
     FitError
-        JAX's threads are not in the child, which would wait for them for ever.
+        If it was: a child has none of JAX's threads, and would wait for them for ever.
     """
     global _process
     _process = _process or os.getpid()
@@ -83,10 +83,10 @@ def refuse_fork() -> None:
 
 
 def _refuse_handlers() -> None:
-    """Refuse handlers that stand around a fit: other fits would run the program that they changed."""
+    """Refuse handlers around a fit: other fits would run the program that they changed."""
     if not _PYRO_STACK:
         return
-    with tracing:  # those of another thread have gone
+    with tracing:  # handlers of another thread have ended
         name = type(_PYRO_STACK[-1]).__name__ if _PYRO_STACK else None
     if name is not None:
         raise FitError(
@@ -125,8 +125,8 @@ def compiled(
     """Compile a program for a problem, or find the one that an earlier fit compiled.
 
     Two problems share a program when model and options are equal and their data have the same
-    shapes: the data themselves are arguments, never constants. What this process does not have is
-    looked for on disk, by name if all code is the library's, else by what was traced.
+    shapes: the data themselves are arguments, never constants. A program that this process does not have is
+    looked up on disk, by name if all code is the library's, otherwise by its trace.
 
     Parameters
     ----------
@@ -134,29 +134,29 @@ def compiled(
         What the program does.
     problem : Problem
     config : hashable
-        Whatever else shapes the program, such as the engine's configuration.
+        Everything else that determines the program, such as the engine's configuration.
     build : callable
-        Takes the problem without its data, returns the function to compile. Where it is a method,
-        objects of other classes have other programs, and so have engines of the user that differ.
+        Takes the problem without its data and returns the function to compile. Where it is a method, objects
+        of different classes have different programs, as have engines of the user that differ.
     *args
         Arguments of that function.
     once : bool
         The program is run once or a few times. Where its arguments are small it is then compiled in
         two thirds of the time, and takes some four times as long to run.
     often : bool
-        The program runs for long and mostly adds rows up, which may then take half of the time; compiling it
+        The program runs for long and mostly adds up rows. This may then take half of the time, and compiling
         takes a tenth more.
 
     Returns
     -------
     program : Program
     seconds : float
-        Spent in compiling; 0 if the program was there.
+        Time spent compiling; 0 if the program was found.
 
     Raises
     ------
     FitError
-        If the program needs more memory than the machine has, or is asked for under a handler of NumPyro.
+        If the program needs more memory than the machine has, or is requested under a handler of NumPyro.
     """
     refuse_fork()
     _refuse_handlers()
@@ -171,7 +171,7 @@ def compiled(
             del _ahead[key]
             job = None
     if job is not None:
-        job.future.exception()  # what fails there fails here again, and is said
+        job.future.exception()  # a failure there is repeated, and reported, here
     program = _known(key)
     if program is None:
         program = _made(name, problem, key, build, args, level)
@@ -179,7 +179,7 @@ def compiled(
 
 
 class _Job(NamedTuple):
-    """What another thread compiles, for which thread, and whether that still wants it."""
+    """A program that another thread compiles, for which thread, and whether it is still needed."""
 
     future: Future
     owner: int
@@ -195,11 +195,11 @@ def compile_ahead(
     once: bool = False,
     often: bool = False,
 ) -> bool:
-    """Have another thread compile what `compiled` will be asked for, unless it is there.
+    """Compile in another thread, in advance, what `compiled` will be called for, unless it is there.
 
-    Of `args` only shapes and types count. `compiled` waits for what has begun, and compiles what has
-    not itself; what fails is compiled, and fails, there. To be called within `nothing_left_ahead`.
-    Returns False where there is nothing to wait for: fits like this one have run before.
+    Only shapes and types of `args` count. `compiled` waits for a compilation that has begun, and otherwise
+    compiles the program itself; one that fails is compiled again, and fails, there. To be called within
+    `nothing_left_ahead`. Returns False where there is nothing to wait for: such fits have run before.
     """
     asked = name, problem, config, build, args, once, often
     key, level = _key(*asked)
@@ -210,7 +210,7 @@ def compile_ahead(
     def work() -> None:
         try:
             with jax.enable_x64(precise):
-                # settings of JAX and objects of the user may hold in one thread only
+                # settings of JAX and objects of the user may be valid in one thread only
                 if _key(*asked)[0] == key:
                     _made(name, problem, key, build, args, level, dropped)
         finally:
@@ -219,7 +219,7 @@ def compile_ahead(
 
     seen = contextvars.copy_context()  # as a model may read them
     with _lock, suppress(NoThreadsError):
-        if key not in _ahead and key not in _programs:  # it may have come meanwhile
+        if key not in _ahead and key not in _programs:  # it may have been added meanwhile
             _ahead[key] = _Job(
                 _helper().submit(partial(seen.run, work)), threading.get_ident(), dropped
             )
@@ -228,9 +228,9 @@ def compile_ahead(
 
 @contextmanager
 def nothing_left_ahead() -> Iterator[None]:
-    """Drop at the end what this thread asked of `compile_ahead` in this block and did not take.
+    """Drop, at its end, programs that this thread requested by `compile_ahead` in this block and did not use.
 
-    No model is run by the other thread for this one after it, when this one may run NumPyro.
+    After the block, the other thread runs no model for this one, which may then run NumPyro.
     """
     with _lock:
         before = set(_ahead)
@@ -244,7 +244,7 @@ def nothing_left_ahead() -> Iterator[None]:
                 job.dropped.set()
                 if job.future.cancel():
                     del _ahead[key]
-        with tracing:  # a model that is being run has ended
+        with tracing:  # by now, a model that was running has ended
             pass
 
 
@@ -262,7 +262,7 @@ def _key(
     once: bool,
     often: bool,
 ) -> tuple[Hashable, int]:
-    """What programs are known by, and how far this one is to be optimised."""
+    """Return the key of a program, and its level of optimisation."""
     leaves, tree = jax.tree.flatten(args)
     shapes = tuple(map(jax.typeof, leaves))
     kind = jnp.result_type(float), fingerprint.settings()
@@ -274,13 +274,13 @@ def _key(
 
 
 def maker(build: Callable) -> Any:
-    """What makes a program: an engine of the user, who may override what it calls; else its class."""
+    """Return what makes a program: an engine of the user, who may override methods; otherwise its class."""
     made_by = getattr(getattr(build, "func", build), "__self__", None)
     return type(made_by) if is_known(type(made_by)) else made_by
 
 
 def _known(key: Hashable) -> Program | None:
-    """The program of this process, None if it has none."""
+    """Return the program that this process has for a key; None if it has none."""
     with _lock:
         if key in _programs:
             _programs.move_to_end(key)
@@ -320,14 +320,14 @@ def _made(
 
 
 def _spare_maps() -> None:
-    """Let go half of the programs where memory maps are scarce, and more so than when they last were."""
+    """Release half of the programs where memory maps are scarce, and scarcer than after the last release."""
     global _maps_left
     used = maps_in_use()
     if len(_programs) > 1 and used > max(_MOST_MAPS, _maps_left + (1 - _maps_left) / 8):
         for _ in range(len(_programs) // 2):
             _programs.popitem(last=False)
-        jax.clear_caches()  # which hold them too
-        _maps_left = maps_in_use()  # others may hold many, and clearing is of no use then
+        jax.clear_caches()  # JAX's caches hold programs too
+        _maps_left = maps_in_use()  # others may hold many maps, and then clearing is of no use
 
 
 def _refuse_dropped(dropped: threading.Event | None) -> None:
@@ -343,7 +343,7 @@ def _compile(
     level: int,
     library: bool,
 ) -> Callable:
-    """Compile what was traced and keep it; what has no name may be on disk by its text."""
+    """Compile a traced program and keep it; one without a name may be found on disk by its text."""
     named = digest is not None
     if store and not named:
         digest = fingerprint.by_trace(lowered, level)
@@ -360,11 +360,11 @@ def _compile(
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Trace without NumPyro's checks of values, unknown here, which would be compiled and ignored.
+    """Trace without NumPyro's checks of values, which are unknown here: checks would be compiled and ignored.
 
-    Distributions whose support depends on parameters keep their own; see `indicators`. Matrix products of
-    single precision are exact to it on accelerators too, whose own default keeps ten bits of each factor,
-    unless the user has set a precision.
+    Distributions whose support depends on parameters keep theirs; see `indicators`. Unless the user has set a
+    precision, matrix products have full single precision on accelerators too, whose default keeps ten bits of
+    each factor.
     """
     products = jax.config.jax_default_matmul_precision
     if products is None and jax.default_backend() != "cpu":
@@ -380,7 +380,7 @@ def unchecked() -> Iterator[None]:
 
 @contextmanager
 def counted_compilations() -> Iterator[list[str]]:
-    """Count what is compiled, because it was found neither in memory nor in the program store.
+    """Count the programs that are compiled, since they were found neither in memory nor in the program store.
 
     Yields
     ------

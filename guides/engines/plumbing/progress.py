@@ -1,4 +1,4 @@
-"""Long runs in pieces, and one progress bar for all engines, shown on terminals and in notebooks."""
+"""Runs of compiled iterations in pieces, and one progress bar for all engines, in terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _PIECE_SECONDS = 0.5
 _FIRST_STEPS = 4
 
 _WORTH = 9
-"""Times what every piece takes before its first step that its steps should take."""
+"""Minimum time of the steps of a piece, in multiples of the time that a piece takes before its first step."""
 
 _LONGEST = 20.0
-"""Seconds that a piece takes at most."""
+"""Maximum number of seconds of a piece."""
 
 _TOGETHER = 100
-"""Steps of a piece where several processes run one program: their clocks differ."""
+"""Number of steps of a piece where several processes run one program, as their clocks differ."""
 
 _REFRESH = 0.5
-"""Seconds between two pictures of a bar in a notebook."""
+"""Seconds between two updates of a bar in a notebook."""
 
 
 @contextmanager
@@ -44,14 +44,14 @@ def progress_bar(
     ----------
     title : str
     total : int or None
-        Number of steps; None where it is not known, as for a run that stops on a tolerance.
+        Number of steps; None where it is not known, as for a run that stops at a tolerance.
     shown : bool
-        False shows none.
+        Whether to show a bar.
 
     Yields
     ------
     advance : callable
-        ``advance(steps, stage)`` moves the bar on and says what the engine is doing.
+        ``advance(steps, stage)`` moves the bar on and shows what the engine is doing.
     """
     console = Console(stderr=True)
     if not (shown and (console.is_jupyter or sys.stderr.isatty())):
@@ -68,8 +68,7 @@ def progress_bar(
 def _in_cell(bar: Progress) -> Iterator[None]:
     """Show a bar below the cell of a notebook; runs of less than `_REFRESH` seconds show none.
 
-    There is one output, which is replaced, whether or not the notebook has ipywidgets, which Rich's own
-    live display asks for.
+    A single output is updated in place. Unlike Rich's live display, this does not require ipywidgets.
     """
     from IPython.display import HTML, display
 
@@ -85,7 +84,7 @@ def _in_cell(bar: Progress) -> Iterator[None]:
         if handle is not None:
             handle.update(HTML(""))
 
-    # the context says to a thread which cell its outputs belong to
+    # the context determines to which cell the outputs of a thread belong
     thread = threading.Thread(target=contextvars.copy_context().run, args=(show,), daemon=True)
     thread.start()
     try:
@@ -106,26 +105,26 @@ def in_pieces(
 ) -> tuple[Any, Any]:
     """Run compiled iterations in pieces of about half a second, so that progress can be shown.
 
-    Pieces are longer where each of them does much before its first iteration, such as sums over all
+    Pieces are longer where each of them takes long before its first iteration, such as for sums over all
     data that do not depend on the state.
 
     Parameters
     ----------
     march : callable
-        ``march(state, limit)`` returns a state and whatever else; it iterates every run of the
+        ``march(state, limit)`` returns a state and any other value; it iterates every run of the
         state until the run stops or has done `limit` iterations.
     state : object
         Its array ``steps`` holds the number of iterations that each run has done.
     advance : callable
         As from `progress_bar`.
     describe : callable
-        Says in a few words where a state has got.
+        Describes the progress of a state in a few words.
     keep : callable
-        Is offered the state after every piece, as by `checkpoint.Keeper.offer`.
+        Receives the state after every piece, as `checkpoint.Keeper.offer` does.
     first : int
         Iterations in the first piece.
     most : int, optional
-        Iterations after which every run is left where it is.
+        Number of iterations after which every run is interrupted.
 
     Returns
     -------
@@ -157,11 +156,11 @@ def piece_length(steps: int, seconds: float, overhead: float = 0.0) -> int:
     Parameters
     ----------
     steps : int
-        Taken last.
+        Number of steps of the last piece.
     seconds : float
-        That they took.
+        Time that they took.
     overhead : float
-        Seconds of these that any number of steps takes. Without it half a second is aimed at.
+        Part of this time that does not depend on the number of steps. If it is 0, the aim is half a second.
     """
     if jax.process_count() > 1:
         return _TOGETHER

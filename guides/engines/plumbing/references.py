@@ -18,7 +18,7 @@ _LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
 
 
 def code_digest(code: types.CodeType) -> bytes:
-    """SHA-256 of what a function does, whatever it is called and wherever it stands."""
+    """SHA-256 of what a function does, independent of its name and place."""
     constants = [_constant(item) for item in code.co_consts]
     parts = code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
     return hashlib.sha256(repr(parts).encode()).digest()
@@ -27,12 +27,12 @@ def code_digest(code: types.CodeType) -> bytes:
 def _constant(value: Any) -> Any:
     if isinstance(value, types.CodeType):
         return code_digest(value)
-    # sets are in another order in another process
+    # the order of sets differs between processes
     return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
 
 
 def closed_over(function: types.FunctionType) -> list[Any]:
-    """Values of the variables around a function that it uses; None where one has no value yet."""
+    """Return values of the enclosing variables that a function uses; None where one has no value yet."""
     found = []
     for cell in function.__closure__ or ():
         try:
@@ -43,7 +43,7 @@ def closed_over(function: types.FunctionType) -> list[Any]:
 
 
 def globals_of(function: types.FunctionType) -> dict[str, Any]:
-    """Values of the global names that a function of the user reads, and of those it reads in modules.
+    """Return values of the global names that a function of the user reads, and of those it reads in modules.
 
     Names that are looked up in another way, such as by ``globals()``, are not found.
     """
@@ -62,7 +62,7 @@ def globals_of(function: types.FunctionType) -> dict[str, Any]:
 
 
 def members_of(kind: type) -> list[dict[str, Any]]:
-    """Methods and values of a class of the user, and of those classes of the user it derives from."""
+    """Return methods and values of a class of the user, and of its bases that are also the user's."""
     own = [item for item in kind.__mro__ if _is_own(item.__module__)]
     return [dict(_members(item)) for item in own]
 
@@ -74,7 +74,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def is_of_python(name: str) -> bool:
-    """Whether a module is of Python's library, and no file of the user of the same name."""
+    """Return whether a module belongs to Python's library, and is no file of the user of the same name."""
     path = getattr(sys.modules.get(name), "__file__", None)
     return name.split(".")[0] in sys.stdlib_module_names and (
         path is None or path.startswith(_LIBRARY)
@@ -86,7 +86,7 @@ def _is_own_module(value: Any) -> bool:
 
 
 def _is_own(name: str | None) -> bool:
-    """Whether a module is neither Python's nor was installed."""
+    """Return whether a module is the user's: neither Python's nor installed."""
     if name is None or is_of_python(name):
         return False
     path = getattr(sys.modules.get(name), "__file__", None)
@@ -95,7 +95,7 @@ def _is_own(name: str | None) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Global names that a function reads, and names of attributes."""
+    """Return global names that a function reads, and names of attributes."""
     read, attributes = set(), set()
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):

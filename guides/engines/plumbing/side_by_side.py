@@ -1,7 +1,7 @@
-"""Independent members of a batch, such as starts of a climb.
+"""Runs independent members of a batch, such as starts of a climb.
 
-A processor runs the program of a single member for each, as many at once as it has cores, so that none
-waits for the slowest and any number of members shares a program. Accelerators compute all in step.
+A processor runs the program of a single member for each member, as many at once as it has cores. Thus none
+waits for the slowest, and one program serves any number of members. Accelerators compute all in step.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def compiled_batch(
     *shared: Any,
     once: bool = False,
 ) -> tuple[Callable, float]:
-    """Compile what runs a function of a single member for all members of a batch; see `compiled`.
+    """Compile a program that runs a function of a single member for all members of a batch; see `compiled`.
 
     Parameters
     ----------
     name, problem, config
     build : callable
-        Takes the problem without its data, returns ``function(member, *shared)``.
+        Takes the problem without its data and returns ``function(member, *shared)``.
     members : pytree of arrays
         With an axis of members in front.
     *shared
@@ -50,7 +50,7 @@ def compiled_batch(
     Returns
     -------
     program : callable
-        ``program(members, *shared)``, results with an axis of members in front.
+        ``program(members, *shared)`` returns results with an axis of members in front.
     seconds : float
     """
     if jax.default_backend() == "cpu":
@@ -66,7 +66,7 @@ def _in_step(num_shared: int, build: Callable[[Problem], Callable], problem: Pro
 
 
 def run_each(program: Program, members: Any, *shared: Any) -> Any:
-    """Run the compiled program of one member for each; see `run_all`.
+    """Run the compiled program of one member for each member; see `run_all`.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def run_each(program: Program, members: Any, *shared: Any) -> Any:
 
 
 def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]:
-    """Run a compiled program for each of a list, as many at once as processors and memory allow.
+    """Run a compiled program for each member of a list, as many at once as processors and memory allow.
 
     Parameters
     ----------
@@ -100,9 +100,9 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
     Returns
     -------
     list
-        What it returned, computed.
+        What the program returned, after its computation has ended.
     """
-    # here, once: other threads have another precision
+    # in this thread, once: other threads have another precision
     given, common = on_devices((list(members), shared))
     works = [partial(finished, program.executable, member, *common) for member in given]
     at_once = 1 if is_spread(shared) else min(len(given), num_processors(), _room(program))
@@ -113,14 +113,14 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
 
 
 def one_member(members: Any, number: int) -> Any:
-    """One member of a batch, on the host."""
+    """Return one member of a batch, on the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[number], members)
 
 
 def num_processors() -> int:
-    """Processors that this process may use; 1 for accelerators, which are busy with one program.
+    """Number of processors that this process may use; 1 for accelerators, which run one program at a time.
 
-    The variable ``NPROC`` of the environment, which XLA reads too, may allow fewer than there are.
+    The environment variable ``NPROC``, which XLA reads too, may set a smaller number than there are.
     """
     if jax.default_backend() != "cpu":
         return 1
@@ -135,6 +135,6 @@ def _given() -> int:
 
 
 def _room(program: Program) -> int:
-    """How often a program fits into half of the machine's memory at the same time, at least once."""
+    """How many copies of a program fit into half of the machine's memory at the same time; at least one."""
     need, have = program_memory(program.executable), machine_memory()
     return 1_000_000 if not need or have is None else max(1, have // (2 * need))

@@ -1,7 +1,7 @@
-"""Compiled programs on disk, in a folder that is the user's alone.
+"""Compiled programs on disk, in a private folder of the user.
 
-Loading a compiled program runs what it holds, so an entry is opened only if it bears a seal (an HMAC)
-by a secret that lies in the same folder: damaged entries and those from elsewhere are compiled anew.
+Loading a compiled program runs code that it holds. An entry is therefore opened only if it has an HMAC by a
+secret in the same folder; programs of damaged entries, and of those from elsewhere, are compiled anew.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ _MOST_BYTES = 2**30
 
 @dataclass(frozen=True)
 class ProgramStore:
-    """Programs by the digests that `fingerprint` gives them.
+    """Stores programs under their digests, which `fingerprint` computes.
 
     Attributes
     ----------
     folder : Path
     secret : bytes
-        Seals what is written.
+        Key of the HMAC of entries.
     """
 
     folder: Path
     secret: bytes
 
     def fetch(self, digest: str, lowered: jax.stages.Lowered | None = None) -> Callable | None:
-        """Program kept under a digest.
+        """Return the program kept under a digest.
 
         Parameters
         ----------
         digest : str
         lowered : Lowered, optional
-            The program before compilation, where it was traced; tells the structure of what goes in
-            and comes out.
+            The program before compilation, where it was traced; it holds the structure of inputs and
+            outputs.
 
         Returns
         -------
         callable or None
-            None if there is none, or none that this store wrote and this machine can load.
+            None if there is no entry that this store wrote and this machine can load.
         """
         path = self.folder / f"{digest}.program"
         try:
@@ -77,22 +77,22 @@ class ProgramStore:
             return None
         try:
             program = _load(payload, lowered)
-        except Exception:  # whatever the reason: what cannot be loaded is compiled
+        except Exception:  # whatever the reason, a program that cannot be loaded is compiled
             return None
         with suppress(OSError):
             os.utime(path)
         return program
 
     def keep(self, digest: str, program: jax.stages.Compiled, *, named: bool) -> None:
-        """Keep a program if that is possible; the ones longest out of use make room.
+        """Keep a program if that is possible; the least recently used ones are removed to make room.
 
         Parameters
         ----------
         digest : str
         program : Compiled
-            One that `compile_anew` calls new.
+            One that `compile_anew` reports as new.
         named : bool
-            Whether it shall be found without being traced.
+            Whether it is to be found without being traced.
         """
         # not every program can be written, the disk may be full, others may remove files
         with suppress(Exception):
@@ -143,18 +143,18 @@ class ProgramStore:
 def compile_anew(
     lowered: jax.stages.Lowered, *, level: int = 1, library: bool = False
 ) -> tuple[jax.stages.Compiled, bool]:
-    """Compile a program, and tell whether that was needed.
+    """Compile a program, and return whether that was needed.
 
-    What JAX's own cache had, on disk or in memory, lacks its machine code when it is written once more,
-    and fails only when it is run. Thus a program is new only if JAX said in this thread that it
+    A program from JAX's own cache, on disk or in memory, lacks its machine code when it is written again,
+    and fails only when it is run. Thus a program is new only if JAX reported in this thread that it
     compiled one and did not find it.
 
     Parameters
     ----------
     lowered : Lowered
     level : int
-        Of XLA's optimisation: 0 compiles in two thirds of the time, and runs slower; 2 compiles in a sixth
-        more, and runs faster where there are sums over rows.
+        Level of XLA's optimisation: 0 compiles in two thirds of the time, and runs slower; 2 takes a sixth
+        more time to compile, and runs faster where there are sums over rows.
     library : bool
         Let XLA call its library for sums and products, which is faster on a share of the rows.
 
@@ -177,7 +177,7 @@ def compile_anew(
 
 
 _WITHOUT_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
-"""XLA's own loops sum over few features several times as fast as the library that it would call."""
+"""Makes XLA use its own loops, which sum over few features several times as fast as its library."""
 
 
 _UNOPTIMISED = "jax_disable_most_optimizations"
@@ -213,9 +213,9 @@ def use_program_store(folder: Path | None) -> None:
 
 
 def current_store() -> ProgramStore | None:
-    """Where programs are kept: None if the user wants it so, or has no folder to himself.
+    """Return the store of programs; None if the user has turned it off, or has no private folder.
 
-    Only programs of a single processor are kept.
+    Only programs for a single CPU device are kept.
     """
     global _store, _is_open
     if not _is_open:
@@ -225,7 +225,7 @@ def current_store() -> ProgramStore | None:
                     folder = cache_folder()
                     if folder is not None and is_private(folder):
                         _store = _open(folder / "programs")
-                finally:  # a user may turn the warning into an error; one is enough
+                finally:  # warn only once, even if the user turns the warning into an error
                     _is_open = True
     if _store is None or jax.default_backend() != "cpu" or jax.device_count() != 1:
         return None
@@ -242,7 +242,7 @@ def _open(folder: Path) -> ProgramStore | None:
 
 
 def _read_secret(path: Path) -> bytes:
-    """Secret of a folder, made if there is none; one that is damaged is replaced."""
+    """Return the secret of a folder; it is created if there is none, and replaced if it is damaged."""
     with suppress(FileNotFoundError):
         secret = path.read_bytes()
         if len(secret) == _SEAL_BYTES:
@@ -261,7 +261,7 @@ def _read_secret(path: Path) -> bytes:
 
 
 def _write_partial(folder: Path, content: bytes) -> Path:
-    """Write a new file that nobody else reads, complete or not at all."""
+    """Write a new file that only the user can read, complete or not at all."""
     handle, name = tempfile.mkstemp(dir=folder, prefix="sidebayes-", suffix=".partial")
     partial = Path(name)
     try:
@@ -290,7 +290,7 @@ def _load(payload: bytes, lowered: jax.stages.Lowered | None) -> Callable:
 
 @functools.cache
 def _register_lapack() -> None:
-    """Make LAPACK known to programs that come from disk, as lowering a factorisation does."""
+    """Register LAPACK for programs that come from disk, as lowering a factorisation does."""
     try:
         from jaxlib import lapack
 

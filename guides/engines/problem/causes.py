@@ -1,4 +1,4 @@
-"""Why a log density is not finite, or clusters collapse, where data and links show it by themselves."""
+"""Finds causes of log densities that are not finite, and of clusters that collapse, in data and links."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FACTOR = ", which is a factor"
 
 
 def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
-    """Name the sites whose log density is not finite at `params`, empty if all are finite.
+    """Name the sites whose log density is not finite at `params`; empty if all are finite.
 
-    Where single data have none, the first is named with its value.
+    Where single observations have no finite density, the first is named with its value.
     """
 
     @jax.jit
@@ -52,7 +52,7 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
 
 
 def _first_without(terms: Any, value: Any) -> str:
-    """Where the first datum without density is, and its value."""
+    """Say where the first datum without a finite density is, and its value."""
     if not np.ndim(terms) or np.shape(value)[: np.ndim(terms)] != np.shape(terms):
         return ""
     bad = np.argwhere(~np.isfinite(terms))
@@ -65,9 +65,9 @@ def _first_without(terms: Any, value: Any) -> str:
 
 
 def advice(problem: Problem, blame: str, *, takes_init: bool = True) -> str:
-    """What to do where the log density is finite at no start, which `explain_nonfinite` blames on sites.
+    """Say what to do where the log density is finite at no start; `blame` comes from `explain_nonfinite`.
 
-    `takes_init` tells whether the engine can be started elsewhere; others begin at the prior.
+    `takes_init` is whether the engine accepts starting values; other engines start from the prior.
     """
     known = known_cause(problem)
     if known is not None:
@@ -78,7 +78,7 @@ def advice(problem: Problem, blame: str, *, takes_init: bool = True) -> str:
 
 
 def known_cause(problem: Problem) -> str | None:
-    """Say what no parameters can mend, and what to do about it; None if nothing of the kind is found.
+    """Name a cause that no values of parameters can remove, and its remedy; None if no such cause is found.
 
     Looks for hard links that no labeling satisfies, and for columns of the data that are copies, sums
     or other linear combinations of the rest.
@@ -87,7 +87,7 @@ def known_cause(problem: Problem) -> str | None:
 
 
 def remedy(problem: Problem) -> str:
-    """What the blocks of a model advise where a cluster collapses, to follow a semicolon."""
+    """Return what the blocks of a model advise where a cluster collapses, as text after a semicolon."""
     blocks = (block for block, _ in declared_blocks(abstract_trace(problem)))
     own = (block.remedy for block in blocks if isinstance(block, Collapsible))
     return "; ".join(dict.fromkeys(own)) or Block.remedy
@@ -107,7 +107,7 @@ def _impossible_links(problem: Problem) -> str | None:
                 found[name] = jnp.isinf(graph.pair_weights).sum(), jnp.isfinite(value)
         return found
 
-    # one program: step by step it would be hundreds
+    # one program; run operation by operation, it would compile hundreds
     for name, (hard, possible) in jax.jit(look)().items():
         if hard and not possible:
             return (

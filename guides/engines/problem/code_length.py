@@ -19,14 +19,14 @@ __all__ = ["code_length"]
 def code_length(
     problem: Problem, params: Mapping[str, Any], num_units: int, corners: Collection[str] = ()
 ) -> float:
-    r"""Nats that the parameters of a model cost to write down.
+    r"""Return the code length of the parameters of a model, in nats.
 
     .. math:: \sum_s \tfrac12 d_s \log n
 
-    Sites :math:`s` have :math:`d_s` degrees of freedom, those of their unconstrained coordinates, one less
-    for vectors of which only the direction counts (`sample_direction`), and without those of one row where
-    only differences of rows count (``infer={"contrasts": True}``), as under a softmax; except where their
-    block charges otherwise (`HasCodeLength`).
+    Site :math:`s` has :math:`d_s` degrees of freedom, the number of its unconstrained coordinates. A vector
+    of which only the direction counts (`sample_direction`) has one less. Where only differences of rows count
+    (``infer={"contrasts": True}``), as under a softmax, those of one row are left out. A block may charge its
+    sites otherwise (`HasCodeLength`).
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ def code_length(
     num_units : int
         Number n of exchangeable units of the data.
     corners : collection of str
-        Roles of sites on simplices whose values are corners: each costs the logarithm of their number.
+        Roles of sites on simplices whose values are corners; each costs the log of the number of corners.
 
     Raises
     ------
     ValueError
-        If the density has a factor that is no likelihood.
+        If the density has a factor that is not a likelihood.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Declarations at the sites of a model: axes, roles, blocks, what is integrated out, the observed table."""
+"""Declarations at the sites of a model: axes, roles, blocks, collapsed latents and the observed table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
 
 
 def site_axes(name: str, site: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the axes of a site: those in plates are named by these, its own ones are numbered."""
+    """Names of the axes of a site: plates name their axes, and the site's own axes are numbered."""
     plates = {frame.dim: frame.name for frame in site.get("cond_indep_stack", ())}
     rank = len(jnp.shape(site["value"]))
     event = site["fn"].event_dim if site["type"] == "sample" else rank - len(plates)
@@ -77,7 +77,7 @@ def site_axes(name: str, site: Mapping[str, Any]) -> tuple[tuple[str, ...], tupl
 
 
 def site_roles(problem: Problem) -> dict[str, str]:
-    """What latent sites are, as far as blocks say so: "mixing_weights", "location", ..."""
+    """Roles of latent sites, as far as blocks declare them: "mixing_weights", "location", ..."""
     trace = abstract_trace(problem)
     roles = dict.fromkeys(_weights_of_clusters(trace), "mixing_weights")
     for name, site in latent_sites(trace).items():
@@ -89,7 +89,7 @@ def site_roles(problem: Problem) -> dict[str, str]:
 
 
 def _weights_of_clusters(trace: Mapping[str, dict]) -> list[str]:
-    """Single points of a simplex with one entry per cluster, and deterministic ones of that size."""
+    """Sites that are single points of a simplex with one entry per cluster, including deterministic ones."""
     sizes = {fn.num_clusters for fn, _ in finite_mixtures(trace).values()}
     return [
         name
@@ -106,8 +106,8 @@ def declared_blocks(
 ) -> list[tuple[Block, dict[str, str]]]:
     """Blocks that sample latent sites of a trace, each with the names of these by role.
 
-    A block is of all its sites together. Where some are known, by ``handlers.condition``, its latent ones
-    are sites like any other; such blocks are found by `partly_known`, and only they.
+    A block counts only if none of its sites is known. Where some are known, by ``handlers.condition``, its
+    latent ones are treated as sites without a block; `partly_known` selects such blocks, and no others.
     """
     found: dict[int, tuple[Block, dict[str, str]]] = {}
     known = set()
@@ -133,10 +133,10 @@ def prior_off_data(trace: Mapping[str, dict]) -> Array:
 
 
 def observed_table(problem: Problem, name: str) -> NDArray | None:
-    """Data of an observed site, a row per unit, where they are a table.
+    """Return the data of an observed site, one row per unit, where they are a table.
 
-    What the model makes of its arguments, such as coordinates of shapes, is computed; parameters that it
-    depends on are then at zero in unconstrained space.
+    Where the model computes them from its arguments, such as coordinates of shapes, they are computed here
+    with any parameters that they depend on at zero in unconstrained space.
     """
     value = abstract_trace(problem)[name]["value"]
     if jnp.ndim(value) not in (1, 2) or not len(value):
@@ -150,7 +150,7 @@ def observed_table(problem: Problem, name: str) -> NDArray | None:
 
 
 def observed_values(problem: Problem, names: Collection[str]) -> list[NDArray]:
-    """Data of observed sites, as the model observes them.
+    """Return the data of observed sites, as the model observes them.
 
     Parameters that they depend on are at zero in unconstrained space.
     """
@@ -161,9 +161,9 @@ def observed_values(problem: Problem, names: Collection[str]) -> list[NDArray]:
 
 
 def values_beside(problem: Problem, names: Collection[str]) -> dict[str, NDArray[np.bool_]]:
-    """What the densities of observed sites are of beside their values, without what states nothing.
+    """What the densities of observed sites depend on beside values (`ScoresMore`), without empty statements.
 
-    See `ScoresMore`. Numbers of classes beyond those that are stated do not count.
+    The number of classes beyond the last one that is stated does not count.
     """
 
     def asked(trace: dict) -> dict[str, Callable[[], Array] | None]:
@@ -181,7 +181,7 @@ def values_beside(problem: Problem, names: Collection[str]) -> dict[str, NDArray
 
 
 def _beside_value(fn: Any) -> dict[str, Callable[[], Array] | None]:
-    """What a distribution scores beside its value, with what NumPyro's masks hide and what is censored."""
+    """What a distribution scores beside its value, including NumPyro's masks and censoring."""
     found: dict[str, Callable[[], Array] | None] = {}
     while hasattr(fn, "base_dist"):
         mask = getattr(fn, "_mask", None)
@@ -198,16 +198,16 @@ def _where(flags: Array, value: bool) -> Array:
 
 
 def individual_sites(problem: Problem) -> tuple[str, ...]:
-    """Latent sites with a row for each individual; see `Individual`."""
+    """Names of latent sites with a row for each individual; see `Individual`."""
     return tuple(
         name for name, site in latent_sites(abstract_trace(problem)).items() if is_individual(site)
     )
 
 
 def schedule_of(problem: Problem, sites: tuple[str, ...]) -> tuple[str, tuple[float, ...]] | None:
-    """Option of the model that changes in the first steps of a climb, and its values there.
+    """Return the option of the model that changes in the first steps of a climb, and its values there.
 
-    Blocks of latent individuals declare them; None without any.
+    Blocks of latent individuals declare such options; the result is None if none does.
     """
 
     def schedules() -> dict[str, Any]:
@@ -222,10 +222,10 @@ def schedule_of(problem: Problem, sites: tuple[str, ...]) -> tuple[str, tuple[fl
 
 
 def collapsed_of(site: Mapping[str, Any]) -> Collapsed | None:
-    """Distribution of a site that integrates latent variables out, None if it does not.
+    """Return the distribution of a site that integrates latent variables out; None if it does not.
 
     The site may be latent itself, such as coordinates whose prior is a linked mixture. NumPyro's mixtures
-    count where they are observed only.
+    count only where they are observed.
     """
     if site["type"] != "sample":
         return None
@@ -251,7 +251,7 @@ def finite_mixtures(trace: Mapping[str, dict]) -> dict[str, tuple[FiniteMixture,
 
 
 def approximation(problem: Problem) -> str | None:
-    """Name the approximations that integrating out makes, None where all is exact.
+    """Name the approximations made in integrating out; None where all is exact.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A NumPyro model seen as a density: sites, log joint, starting values."""
+"""The density of a NumPyro model: sites, log joint density, starting values."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ __all__ = [
 ]
 
 _EDGE = 36.0
-"""Coordinate of the last number below one under the logistic map."""
+"""Coordinate that the logistic map takes to the largest number below one."""
 
 
 def traced(model: Callable[..., None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict:
-    """Run a model; returns NumPyro's trace.
+    """Run a model and return NumPyro's trace.
 
-    NumPyro keeps one stack of handlers for all threads, so one of them runs a model at a time.
+    NumPyro keeps one stack of handlers for all threads, so only one thread at a time runs a model.
     """
     with tracing:
         return handlers.trace(model).get_trace(*args, **kwargs)
 
 
 def filled(model: Callable[..., None], fill: Callable[[dict], Array | None]) -> Callable[..., None]:
-    """The model with values that `fill` gives for its sites, None to leave one as it is.
+    """Return the model with the values that `fill` gives for its sites; None leaves a site as it is.
 
-    Values are filled in before keys are dealt, so that no program holds keys that nothing uses.
+    Values are filled in before random keys are assigned, so that no program holds keys that nothing uses.
     """
     seen = model if isinstance(model, Honoured) else Honoured(model)
     return handlers.seed(handlers.substitute(seen, substitute_fn=fill), jax.random.key(0))
@@ -83,9 +83,9 @@ def trace_model(
     args: tuple | None = None,
     replace_data: Callable[[dict], Array | None] | None = None,
 ) -> dict:
-    """Run the model at given values of its latent sites; returns NumPyro's trace.
+    """Run the model at given values of its latent sites and return NumPyro's trace.
 
-    `replace_data` is asked for another value of each observed site.
+    `replace_data`, if given, returns another value for each observed site.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def trace_model(
 
     def fill(site: dict) -> Any:
         if site["type"] != "sample" and not site.get("is_fitted"):
-            return None  # what the model computes is computed anew, from other data too
+            return None  # deterministic values are computed anew, also from other data
         if site["name"] in params:
             return params[site["name"]]
         observed = replace_data is not None and site["is_observed"]
@@ -121,7 +121,7 @@ def place(
     ----------
     problem : Problem
     free : mapping of str to Array
-        Unconstrained values; those of angles may be places on a line, see `wound`.
+        Unconstrained values; those of angles may be anywhere on a line, see `wound`.
     args : tuple, optional
     fixed : mapping of str to Array, optional
         Values of the other latent sites, in their supports.
@@ -129,7 +129,7 @@ def place(
     Returns
     -------
     trace : dict
-        NumPyro's trace, constrained values in it.
+        NumPyro's trace, with constrained values.
     log_det : Array, shape ()
         Log Jacobian determinant of the map of `free` into the supports.
 
@@ -163,7 +163,7 @@ def place(
 
 
 def refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
-    """Refuse values of a model that lack latent sites, as those of an older one may."""
+    """Refuse values that lack latent sites of a model, as those of an older version of it may."""
     unset = [name for name, site in trace.items() if is_latent(site) and name not in given]
     if unset:
         raise ValueError(
@@ -173,12 +173,12 @@ def refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
 
 
 def is_individual(site: Mapping[str, Any]) -> bool:
-    """Whether a site has a row of latent values for each individual; see `Individual`."""
+    """Return whether a site has a row of latent values for each individual; see `Individual`."""
     return isinstance((site.get("infer") or {}).get("block"), Individual)
 
 
 def is_latent(site: dict) -> bool:
-    """Whether a site of a trace is sampled, and not observed."""
+    """Return whether a site of a trace is sampled and not observed."""
     return site["type"] == "sample" and not site["is_observed"]
 
 
@@ -188,7 +188,7 @@ def latent_supports(problem: Problem) -> dict[str, Any]:
     Raises
     ------
     TypeError
-        If a latent site is discrete; the engines need it summed out.
+        If a latent site is discrete; the engines require that it is summed out.
     ValueError
         If there is no latent site.
     """
@@ -212,7 +212,7 @@ def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:
     Raises
     ------
     TypeError
-        If one is discrete; the engines need it summed out.
+        If one is discrete; the engines require that it is summed out.
     """
     found = {name: site for name, site in trace.items() if is_latent(site)}
     for name, site in found.items():
@@ -227,7 +227,7 @@ def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:
 
 
 def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array | None]:
-    """Fill continuous latent sites with values that `draw` makes in unconstrained space."""
+    """Handler that fills continuous latent sites with values that `draw` makes in unconstrained space."""
 
     def fill(site: dict) -> Array | None:
         if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
@@ -243,7 +243,7 @@ def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array 
 
 
 def abstract_trace(problem: Problem) -> dict:
-    """Abstract trace: shapes and supports, nothing computed, so improper priors do as well.
+    """Return the abstract trace, with shapes and supports; nothing is drawn, so priors may be improper.
 
     Raises
     ------
@@ -251,7 +251,7 @@ def abstract_trace(problem: Problem) -> dict:
         If the model needs the number behind a sampled value, as a branch of Python does.
     ValueError
         If parameters of a distribution that are known numbers are out of their range, or the model has
-        sites or primitives that a fit cannot honour.
+        sites or primitives that a fit does not support.
     """
     model = Honoured(problem.model)
 
@@ -269,7 +269,7 @@ def abstract_trace(problem: Problem) -> dict:
                 )
                 site["value"] = next(given, site["value"])
         problem.notes["sites"] = found
-        # supports may hold values of the trace, which end with it
+        # supports may hold traced values, which are only valid within this trace
         problem.notes["free"] = {
             name: biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"]))
             for name, site in found.items()
@@ -304,7 +304,7 @@ def _check_unset(problem: Problem, sites: Mapping[str, dict | None]) -> None:
 
 
 def _numbers(data: Any) -> Any:
-    """Numbers of a table, or weights of links, which may be hidden from a model."""
+    """Return the numbers of a table, or the weights of links, which may be hidden from a model."""
     if isinstance(data, LabelGraph):
         return data.pair_weights
     return data if isinstance(data, jax.Array) else None
@@ -317,7 +317,7 @@ def _with_numbers(data: Any, numbers: Any) -> Any:
 
 
 def _check_numbers(fn: dist.Distribution) -> None:
-    """Have NumPyro check a distribution, and those that it is made of, where numbers are known."""
+    """Let NumPyro validate a distribution, and those that it is made of, where numbers are known."""
     if not all(isinstance(value, Tracer) for value in fn.get_args().values()):
         fn.validate_args(strict=False)
     for part in vars(fn).values():
@@ -326,7 +326,7 @@ def _check_numbers(fn: dist.Distribution) -> None:
 
 
 def bijector_of(site: Mapping[str, Any]) -> Transform:
-    """Map from unconstrained coordinates to the support of a latent site, in its block's units."""
+    """Return the map from unconstrained coordinates to the support of a latent site, in its block's units."""
     bijector = biject_to(site["fn"].support)
     infer = site.get("infer") or {}
     block = infer.get("block")
@@ -338,7 +338,7 @@ def unconstrain(
 ) -> dict[str, Array]:
     """Map values to the unconstrained coordinates that `place` takes; `sites` are those of a trace.
 
-    Values on a bound, whose coordinates are infinite, are taken a rounding error away from it.
+    Values on a bound, whose coordinates would be infinite, are moved away from it by a rounding error.
     """
     free = {name: bijector_of(sites[name]).inv(jnp.asarray(v)) for name, v in params.items()}
     return {
@@ -355,21 +355,21 @@ def unconstrained_start(
 ) -> dict[str, Array]:
     """Map values to unconstrained space by the supports that the model has at those values.
 
-    `names` are the sites wanted, all by default.
+    `names` are the sites to map, all by default.
     """
     chosen = {name: params[name] for name in (params if names is None else names)}
     return unconstrain(trace_model(problem, params, args), chosen)
 
 
 def free_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of the unconstrained coordinates of every latent site, whose units do not matter."""
+    """Return the shapes of the unconstrained coordinates of every latent site; units do not matter here."""
     latent = latent_sites(abstract_trace(problem))
     real = jnp.result_type(float)
     return {name: jax.ShapeDtypeStruct(problem.notes["free"][name], real) for name in latent}
 
 
 def shapes_at(problem: Problem, draws: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of the unconstrained coordinates at the first of some draws, whose sites may bound one another.
+    """Return the shapes of the unconstrained coordinates at the first draw: sites may bound one another.
 
     `draws` are of shape (chain, draw, ...).
     """
@@ -378,7 +378,7 @@ def shapes_at(problem: Problem, draws: Mapping[str, np.ndarray]) -> dict[str, ja
 
 
 def sum_log_prob(trace: Mapping[str, dict]) -> Array:
-    """Log density of a trace, scales of sites included."""
+    """Log density of a trace, including the scales of sites."""
     return sum(
         (site_log_prob(site) for site in trace.values() if site["type"] == "sample"),
         start=jnp.zeros(()),
@@ -386,22 +386,22 @@ def sum_log_prob(trace: Mapping[str, dict]) -> Array:
 
 
 def site_log_prob(site: dict) -> Array:
-    """Log density of one site, its scale included."""
+    """Log density of one site, including its scale."""
     terms = site["fn"].log_prob(site["value"])
     return jnp.sum(terms if site.get("scale") is None else site["scale"] * terms)
 
 
 def log_joint(problem: Problem, params: Mapping[str, Any], args: tuple | None = None) -> Array:
-    """Log density of parameters and data, in the constrained space (no Jacobian)."""
+    """Log joint density of parameters and data in the constrained space, without a Jacobian."""
     return sum_log_prob(trace_model(problem, params, args))
 
 
 def deterministics(trace: Mapping[str, dict]) -> dict[str, Array]:
     """Values of the deterministic sites of a trace."""
-    kind = "deterministic"  # whose values may be plain numbers
+    kind = "deterministic"  # values of such sites may be plain numbers
     return {n: jnp.asarray(site["value"]) for n, site in trace.items() if site["type"] == kind}
 
 
 def as_numpy(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Copy arrays to the host."""
+    """Copy arrays to the host as NumPy arrays."""
     return {name: np.asarray(value) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""NumPyro's primitives and handlers in a fit: what is taken as it is, and what is refused by name."""
+"""NumPyro's primitives and handlers in a fit: which are supported, and which are refused by name."""
 
 from __future__ import annotations
 
@@ -48,33 +48,33 @@ _NAMED = {
 """Primitives whose names a trace holds, and their names in messages."""
 
 _SHARED = ("plate", "param")
-"""Primitives that may occur twice under one name, since they are then the same."""
+"""Primitives that may occur twice under one name, since both are then the same."""
 
 
 class IntegersNeededError(TypeError):
-    """A model looks something up by values that are floats."""
+    """A model uses floats as indices."""
 
 
 class Honoured(Messenger):
-    """A model whose plates take all rows, and that has no state and no values but its own.
+    """A model whose plates take all rows, and that has neither state nor values from outside.
 
     Parameters
     ----------
     model : callable
     stand_ins : mapping, optional
-        Values for parameters (``numpyro.param``) and for keys that the model asks for.
+        Values for parameters (``numpyro.param``) and for random keys that the model requests.
 
     Attributes
     ----------
     unset : set of str
-        Parameters and keys that nothing in the model gave a value.
+        Parameters and keys that received no value in the model.
     plates : dict of str to int
         Sizes of the plates that were opened.
 
     Raises
     ------
     ValueError
-        While the model runs, for primitives that a fit cannot honour and for names that are used twice.
+        While the model runs, for primitives that a fit does not support and for names that are used twice.
     """
 
     def __init__(self, model: Callable[..., None], stand_ins: Mapping[str, Any] | None = None):
@@ -98,12 +98,12 @@ class Honoured(Messenger):
         self._kinds: dict[str, str] = {}
 
     def __enter__(self) -> Any:
-        """Begin a run of the model, which names each site once."""
+        """Begin a run of the model, in which each name may be used once."""
         self._kinds.clear()
         return super().__enter__()
 
     def process_message(self, msg: Any) -> None:
-        """Look at one primitive, after the model's own handlers and before any others."""
+        """Check one primitive, after the model's own handlers and before any others."""
         kind, given = msg["type"], msg.get("value") is not None
         if kind in _NAMED:
             self._refuse_second_use(kind, msg["name"])
@@ -126,7 +126,7 @@ class Honoured(Messenger):
             )
 
     def _refuse_second_use(self, kind: str, name: str) -> None:
-        """Refuse a name that a site had before, which NumPyro's trace would hold once."""
+        """Refuse a name that another site has already, as NumPyro's trace would hold only one of them."""
         first = self._kinds.get(name)
         self._kinds[name] = kind
         if first is not None and not (first == kind and kind in _SHARED):
@@ -140,7 +140,7 @@ class Honoured(Messenger):
 
 
 def _take_all_rows(msg: Any) -> None:
-    """Have a plate with a ``subsample_size`` take every row: engines see all data."""
+    """Make a plate with a ``subsample_size`` take every row, since engines use all data."""
     size, _ = msg["args"]
     if msg["value"] is not None and len(msg["value"]) != size:
         raise ValueError(
@@ -158,7 +158,7 @@ def check_unset(density: Callable[[dict[str, Any]], Any], values: Mapping[str, A
     density : callable
         The log density, given these parameters and keys.
     values : mapping
-        Parameters by name, as the model has them; a key goes by the primitive's name.
+        Parameters by name, with the model's values; a random key is listed by the name of its primitive.
     """
     used = live_inputs(density, dict(values))
     for name in values:
@@ -178,7 +178,7 @@ def check_unset(density: Callable[[dict[str, Any]], Any], values: Mapping[str, A
 
 
 def live_inputs(function: Callable[[Any], Any], values: Any) -> Any:
-    """Which leaves of a pytree the result of a function depends on, as a pytree of bool."""
+    """Return, as a pytree of bool, on which leaves of a pytree the result of a function depends."""
     leaves, tree = jax.tree.flatten(values)
     program = jax.make_jaxpr(lambda *flat: function(jax.tree.unflatten(tree, flat)))(*leaves)
     _, live = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
@@ -186,7 +186,7 @@ def live_inputs(function: Callable[[Any], Any], values: Any) -> Any:
 
 
 def is_outcome(site: Mapping[str, Any]) -> bool:
-    """Whether a site observes data: no factor, no parameter that is known, not masked altogether."""
+    """Return whether a site observes data: it is no factor, no known parameter, and not masked altogether."""
     if site["type"] != "sample" or not site["is_observed"] or is_factor(site):
         return False
     known = _is_number(site["value"]) or (site.get("infer") or {}).get("block") is not None
@@ -202,12 +202,12 @@ def is_factor(site: Mapping[str, Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether an observed value is one known number, as handlers.condition holds parameters at."""
+    """Return whether an observed value is one known number, as where handlers.condition fixes a parameter."""
     return jnp.ndim(value) == 0 and not isinstance(value, Tracer)
 
 
 def mask_of(fn: Any) -> Any:
-    """Mask of a distribution: an array, False, or True where there is none."""
+    """Return the mask of a distribution: an array, False, or True where there is none."""
     mask: Any = True
     while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
         if isinstance(fn, dist.MaskedDistribution) and fn._mask is not True:
@@ -220,7 +220,7 @@ def mask_of(fn: Any) -> Any:
 
 
 def is_improper(fn: Any) -> bool:
-    """Whether a prior is flat, of infinite mass: an improper uniform one, or one that is masked out."""
+    """Return whether a prior is flat, with infinite mass: improper uniform, or masked out."""
     if mask_of(fn) is False:
         return True
     while hasattr(fn, "base_dist"):
@@ -229,12 +229,12 @@ def is_improper(fn: Any) -> bool:
 
 
 def check_sites(trace: Mapping[str, dict]) -> None:
-    """Refuse sites whose density is not that of their values, one term for each, or that share labels.
+    """Refuse sites whose density does not have one term per value, and sites that share labels.
 
     Raises
     ------
     ValueError
-        Naming the site, the shapes and the remedy.
+        The message names the site, the shapes and the remedy.
     """
     _check_labels(trace)
     for name, site in trace.items():
@@ -262,7 +262,7 @@ def check_sites(trace: Mapping[str, dict]) -> None:
 
 
 def _check_labels(trace: Mapping[str, dict]) -> None:
-    """Refuse one object of labels at two sites: each would sum it out as if its labels were its own."""
+    """Refuse one object of labels at two sites: each would sum the labels out as if they were its own."""
     owners: dict[int, str] = {}
     for name, site in trace.items():
         fn = site["fn"] if site["type"] == "sample" else None
@@ -282,7 +282,7 @@ def _check_labels(trace: Mapping[str, dict]) -> None:
 
 @contextmanager
 def explaining_numbers() -> Iterator[None]:
-    """Explain what JAX says of a model that treats sampled values as numbers of Python."""
+    """Explain the error of JAX in a model that treats sampled values as numbers of Python."""
     try:
         with explaining_integers():
             yield
@@ -301,7 +301,7 @@ def explaining_numbers() -> Iterator[None]:
 
 @contextmanager
 def explaining_integers() -> Iterator[None]:
-    """Explain what JAX says of a model that looks something up by floats."""
+    """Explain the error of JAX in a model that uses floats as indices."""
     try:
         yield
     except (TypeError, IndexError) as error:
@@ -324,7 +324,7 @@ def naming_site(site: str) -> Iterator[None]:
 
 @contextmanager
 def naming_text(options: Mapping[str, Any]) -> Iterator[None]:
-    """Name the options that are text, where numpy cannot compute with text."""
+    """Name the options that are text, where NumPy fails to compute with text."""
     try:
         yield
     except TypeError as error:
@@ -347,7 +347,7 @@ _ELSEWHERE = tuple({*map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))})
 
 
 def in_scan(site: Mapping[str, Any]) -> bool:
-    """Whether a site stands in the body of ``numpyro.contrib.control_flow.scan``."""
+    """Return whether a site is in the body of ``numpyro.contrib.control_flow.scan``."""
     return bool(site.get("_control_flow_done"))
 
 

@@ -1,4 +1,4 @@
-"""Draws of an approximation, and what their importance weights say about it."""
+"""Draws of an approximation, and diagnostics of it by their importance weights."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ __all__ = [
 ]
 
 AT_ONCE = 16
-"""Draws whose densities are computed side by side."""
+"""Number of draws whose densities are computed side by side."""
 
 _EVEN = 0.9
-"""Share of effective draws from which on the tail of the weights does not matter."""
+"""Share of effective draws above which the tail of the weights does not matter."""
 
 _RISK = 0.05
 """Probability that a lower bound from unbiased estimates exceeds the evidence."""
 
 _ROUNDING = 1e-7
-"""Range of log weights, relative to their size, that rounding may leave of equal ones."""
+"""Range of equal log weights, relative to their size, that rounding may produce."""
 
 _ALIKE = 1e-3
-"""Range of log weights from which on they differ, however large they are."""
+"""Range above which log weights differ, however large they are."""
 
 _BOUNDED = 1.0
-"""Range of log weights within which no tail need be smoothed where rounding leaves them few values."""
+"""Range of log weights within which no tail is smoothed where rounding leaves them few distinct values."""
 
 
 def flat_density(
@@ -78,9 +78,9 @@ def flat_density(
     args: tuple,
     total: Callable[[Mapping[str, dict]], Array] = sum_log_prob,
 ) -> Callable[[Array], Array]:
-    """Log density of the unconstrained coordinates, laid out in one vector as `template` is.
+    """Log density as a function of one vector of unconstrained coordinates, laid out as in `template`.
 
-    `total` takes the log density from a trace of the model; the log Jacobian is added to it.
+    `total` computes the log density of a trace of the model; the log Jacobian is added to it.
     """
     _, unravel = ravel_pytree(dict(template))
 
@@ -109,7 +109,7 @@ def run_at(problem: Problem, params: Mapping[str, Array], args: tuple) -> tuple[
 
 
 def in_batches(function: Callable[[Array], Any], rows: Array, size: int) -> Any:
-    """Map over rows, `size` side by side; they are padded, since a rest would be compiled apart."""
+    """Map over rows, `size` side by side; rows are padded, since a remainder would be compiled separately."""
     size = min(size, len(rows))
     if size == 1:
         return jax.lax.map(function, rows)
@@ -119,9 +119,9 @@ def in_batches(function: Callable[[Array], Any], rows: Array, size: int) -> Any:
 
 
 def along_slopes(density: Callable[[Array], Array], points: Array) -> Array:
-    """Log density at each point, and its slope there for what the points depend on.
+    """Log density at each point, differentiable in whatever the points depend on.
 
-    On processors point by point, which is compiled and computed faster than all of them in step.
+    On processors it runs point by point, which compiles and computes faster than all points in step.
     """
     here = jax.lax.stop_gradient(points)
     in_step = 1 if jax.default_backend() == "cpu" else len(points)
@@ -148,7 +148,7 @@ def visit(
     clock : Clock
         Counts the time taken.
     anywhere : bool
-        Draws may lie where the density cannot be computed, which then counts as none.
+        Draws may lie where the density cannot be computed, which then counts as zero.
 
     Returns
     -------
@@ -171,7 +171,7 @@ def visit(
 
 
 def refuse_infinite(problem: Problem, log_density: NDArray) -> None:
-    """Refuse an approximation with draws that have no density.
+    """Refuse an approximation with draws at which the log density is not finite.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def refuse_infinite(problem: Problem, log_density: NDArray) -> None:
 
 
 def visit_ahead(problem: Problem, num_draws: int) -> None:
-    """Have the program of `visit` compiled by another thread."""
+    """Compile the program of `visit` in another thread."""
     template = free_shapes(problem)
     shape = num_draws, sum(math.prod(free.shape) for free in template.values())
     draws = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
@@ -210,11 +210,12 @@ def _visiting(problem: Problem) -> Callable:
 
 
 def no_evidence(problem: Problem) -> str:
-    """Why the integral of the density that a model states is no evidence; empty if it is one.
+    """Say why the integral of the density of a model is not an evidence; empty if it is one.
 
-    A flat prior has infinite mass, and neither a composite likelihood, which a model states by
-    ``infer={"composite": True}``, nor what `handlers.scale` has raised to a power is a density of data or
-    parameters. A model whose method has a power states it at the site, as ``infer={"power": ...}``.
+    A flat prior has infinite mass. A composite likelihood, which a model declares by
+    ``infer={"composite": True}``, is no density of data. What `handlers.scale` has raised to a power is no
+    density of data or parameters. A model whose method has a power declares it at the site, as
+    ``infer={"power": ...}``.
     """
     trace = abstract_trace(problem)
     if any(is_improper(site["fn"]) for site in latent_sites(trace).values()):
@@ -232,19 +233,19 @@ def no_evidence(problem: Problem) -> str:
 
 
 def proper(problem: Problem, evidence: Evidence) -> Evidence | None:
-    """What an engine found as the evidence, None where there is none."""
+    """Return the evidence that an engine found; None where the model has none."""
     return None if no_evidence(problem) else evidence
 
 
 def told(problem: Problem, evidence: Evidence | None) -> str:
-    """What the status of a fit says of an evidence."""
+    """Return the text on an evidence for the status of a fit."""
     return f"no evidence, as {no_evidence(problem)}" if evidence is None else str(evidence)
 
 
 def pareto_k(log_weights: NDArray) -> float:
     r"""Shape :math:`\hat k` of the generalised Pareto tail of importance weights.
 
-    The weights have finite moments of order below :math:`1 / k`. 0 where the largest of them are equal.
+    The weights have finite moments of order below :math:`1 / k`. The result is 0 where the largest are equal.
 
     Parameters
     ----------
@@ -261,7 +262,7 @@ def pareto_k(log_weights: NDArray) -> float:
 
 
 def smoothed_weights(log_weights: NDArray) -> NDArray:
-    """Importance weights of sum one, the largest smoothed by the Pareto tail (Vehtari et al. 2024)."""
+    """Importance weights that sum to one, the largest smoothed by the Pareto tail (Vehtari et al. 2024)."""
     usable = np.isfinite(log_weights)
     weights = np.zeros(len(log_weights))
     weights[usable] = np.exp(pareto_smoothed(log_weights[usable])[0])
@@ -269,7 +270,7 @@ def smoothed_weights(log_weights: NDArray) -> NDArray:
 
 
 def pareto_smoothed(log_weights: NDArray) -> tuple[NDArray, NDArray]:
-    """Log weights of sum one, the largest smoothed by the Pareto tail, and its shape, see `pareto_k`.
+    """Logs of weights that sum to one, the largest smoothed by the Pareto tail, and its shape (`pareto_k`).
 
     Parameters
     ----------
@@ -280,15 +281,15 @@ def pareto_smoothed(log_weights: NDArray) -> tuple[NDArray, NDArray]:
 
     number = log_weights.shape[-1]
     peak = log_weights.max(axis=-1)
-    log_weights = log_weights - peak[..., None]  # sums of large ones would lose digits
+    log_weights = log_weights - peak[..., None]  # sums of large log weights would lose digits
     smooth = log_weights - logsumexp(log_weights, axis=-1, keepdims=True)
     shape = np.zeros(log_weights.shape[:-1])
-    tail = max(int(min(0.2 * number, 3 * np.sqrt(number))), 1)  # of Vehtari et al., section 2.3
+    tail = max(int(min(0.2 * number, 3 * np.sqrt(number))), 1)  # Vehtari et al., section 2.3
     largest = np.partition(log_weights, -tail)[..., -tail:]
-    # equal ones, but for rounding, are bounded, with no tail to smooth, and ArviZ refuses them
+    # weights that are equal, but for rounding, have no tail to smooth, and ArviZ refuses them
     spread = np.ptp(largest, axis=-1)
     vary = spread > np.minimum(_ROUNDING * (1 + np.abs(peak)), _ALIKE)
-    if vary.any():  # it takes log likelihoods, to be divided by
+    if vary.any():  # ArviZ takes log likelihoods, by which it divides
         found, tails = array_stats.psislw(-log_weights[vary], r_eff=1.0, axis=-1)
         bounded = np.isnan(tails) & (spread[vary] <= _BOUNDED)
         smooth[vary] = np.where(bounded[..., None], smooth[vary], found)
@@ -324,14 +325,14 @@ def log_mean_weight(log_weights: NDArray) -> tuple[float, float]:
 def evidence_below(mean: float) -> Evidence:
     """Lower bound on the log evidence, from the logarithm of a mean of unbiased estimates of the evidence.
 
-    By Markov's inequality the mean exceeds twenty times the evidence with a probability of 5 per cent at
-    most, however the estimates spread.
+    By Markov's inequality, the mean exceeds twenty times the evidence with a probability of at most 5 per
+    cent, whatever the distribution of the estimates.
     """
     return Evidence(mean + math.log(_RISK), "bound")
 
 
 def quality(k: float, num_draws: int, share: float) -> tuple[bool, str]:
-    """Whether weights can be averaged, and what that says of their source.
+    """Return a verdict on whether weights can be averaged, and on the approximation that they are of.
 
     Parameters
     ----------
@@ -357,5 +358,5 @@ def quality(k: float, num_draws: int, share: float) -> tuple[bool, str]:
 
 
 def effective_share(log_weights: NDArray) -> float:
-    """Effective size of smoothed weights, as a share of the draws."""
+    """Effective sample size of smoothed weights, as a share of the draws."""
     return float(1 / np.square(smoothed_weights(log_weights)).sum() / len(log_weights))

@@ -17,7 +17,7 @@ __all__ = ["with_option"]
 
 
 def with_option(problem: Problem, name: str, value: float) -> Problem:
-    """Problem with another value of an option, which is an argument: all values share compiled code.
+    """Return the problem with another value of an option, as an argument: all values share compiled code.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Latent variables given parameters: what is derived from every draw, whatever engine made it."""
+"""Latent variables given parameters, which are derived from every draw of any engine."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ __all__ = [
 ]
 
 MOST_DRAWS = 200
-"""Draws, of a chain or of all, at which labels and densities are derived."""
+"""Maximum number of draws, of a chain or of all, at which labels and densities are derived."""
 
 _BLOCK = 50
-"""Draws whose labels are derived by one call."""
+"""Number of draws whose labels are derived by one call."""
 
 _LARGE = 20_000
-"""Points from which on they are derived draw by draw."""
+"""Number of points from which on labels are derived draw by draw."""
 
 
 def label_sites(problem: Problem) -> dict[str, FiniteMixture]:
-    """Observed sites whose labels are summed out, as the abstract trace has them."""
+    """Observed sites whose labels are summed out, from the abstract trace."""
     return {name: fn for name, (fn, _) in finite_mixtures(abstract_trace(problem)).items()}
 
 
 def mixture_site(
     problem: Problem, params: Mapping[str, Any], args: tuple | None = None
 ) -> tuple[FiniteMixture, Array]:
-    """First observed site whose labels are summed out, and its data.
+    """Return the distribution of the first observed site whose labels are summed out, and its data.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def mixture_site(
 
 
 def mixture_structure(problem: Problem) -> tuple[FiniteMixture, Any]:
-    """The same, as the abstract trace has it: shapes, and links, and nothing computed."""
+    """Return the same from the abstract trace, with shapes and links; nothing is computed."""
     return _first_labelled(abstract_trace(problem))
 
 
@@ -76,7 +76,7 @@ def _first_labelled(trace: Mapping[str, dict]) -> tuple[FiniteMixture, Any]:
 
 
 def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Shape of every latent site; nothing is computed.
+    """Return the shape of every latent site; nothing is computed.
 
     Raises
     ------
@@ -88,25 +88,26 @@ def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
 
 
 class Derived(NamedTuple):
-    """What parameters say about latent variables; the first axis of each array numbers draws.
+    """Latent variables and log densities given parameters; the first axis of each array is that of draws.
 
     Attributes
     ----------
     responsibilities : ndarray, shape (num_draws, num_points, num_clusters), or None
-        Of all sites with labels, one after another; None without labels.
+        For all sites with labels, concatenated; None without labels.
     log_likelihood : dict of ndarray, shape (num_draws, num_units)
-        By observed site; a connected set is one unit.
+        For each observed site; a connected set is one unit.
     log_prior : dict of ndarray, shape (num_draws,)
-        Log prior density by latent site, zero where a prior is flat; empty for a single draw.
+        Log prior density of each latent site, zero where a prior is flat; empty for a single draw.
     mode : ndarray of int, shape (num_points,), or None
         Most probable joint labeling at the first draw, which keeps hard links; the most probable
         label of each point where labels are summed out approximately.
     latents : dict of NamedArray
         Other latent variables that were integrated out, such as random effects, with names of all axes
-        but the first. Where several sites have some, the site's name is in front.
+        but the first. Where several sites have such variables, names begin with that of the site.
     agreement : (ndarray, ndarray) or None
         Probability that the labels of each link agree if no link ties them, shape (num_draws, num_links),
-        and of any two points, shape (num_draws,). Of the first site whose labels links tie; None without.
+        and that those of any two points do, shape (num_draws,). They refer to the first site whose labels
+        links tie; None if there is no such site.
     """
 
     responsibilities: NDArray | None
@@ -118,7 +119,7 @@ class Derived(NamedTuple):
 
 
 def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False) -> Derived:
-    """Labels, other latents and log-likelihood terms at every draw, and the joint labeling at the first.
+    """Derive labels, other latents and log likelihoods at every draw, and the joint labeling at the first.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
         }
         (program, _), inputs = asked(compiled, given, count)
         block = program(*inputs)
-        if found is None:  # filled block by block: of much data there is no room for a second copy
+        if found is None:  # filled block by block: a second copy of much data may not fit
             found = jax.tree.map(
                 lambda leaf: np.empty((number, *leaf.shape[1:]), leaf.dtype), block
             )
@@ -154,7 +155,7 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
 
 
 def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:
-    """Have the program of `derive` compiled by another thread, for a single draw or for several."""
+    """Compile the program of `derive` in another thread, for a single draw or for several."""
     size, asked = _description(problem, single, hard)
     trace = abstract_trace(problem)
     found = {name: site["value"] for name, site in latent_sites(trace).items()}
@@ -166,11 +167,11 @@ def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:
 
 
 def _description(problem: Problem, single: bool, hard: bool) -> tuple[int, Callable]:
-    """Draws that one call of the program describes, and a function that asks for the program."""
+    """Return the number of draws per call of the program, and a function that requests the program."""
     layout = lay_out_units(problem)
     owners = {name: None if o is None else jnp.asarray(o) for name, o in layout.owners.items()}
-    # blocks of one size, so that every number of draws above one shares the program; a single draw of
-    # much data has no use for the other places
+    # blocks have one size, so that all numbers of draws above one share the program; for a single draw,
+    # or many points, the block is one draw
     large = max((len(unit) for unit in layout.unit.values()), default=0) >= _LARGE
     size = 1 if single or large else _BLOCK
     # where terms are summed by unit, the number of units shapes the program
@@ -187,7 +188,7 @@ def _description(problem: Problem, single: bool, hard: bool) -> tuple[int, Calla
 
 
 def _sums_long(value: Any) -> bool:
-    """Whether sums over the loops of links take long enough for them to be compiled well."""
+    """Return whether sums over the loops of links take so long that optimised compilation pays."""
     return (
         isinstance(value, LabelGraph)
         and value.buckets is not None
@@ -196,9 +197,9 @@ def _sums_long(value: Any) -> bool:
 
 
 def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> Callable:
-    """Program that describes the first `count` draws of a block."""
+    """Build the program that derives latents for the first `count` draws of a block."""
 
-    @jax.jit  # so that it is traced once only
+    @jax.jit  # traced only once
     def at(number: Array, params: dict, args: tuple, owners: dict) -> tuple:
         params = {name: value[number] for name, value in params.items()}
         trace = trace_model(problem, params, args)
@@ -234,7 +235,7 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
 
 
 def _agreement(trace: Mapping[str, dict]) -> tuple[Array, Array] | None:
-    """See `Derived.agreement`."""
+    """Compute `Derived.agreement`."""
     for fn, value in finite_mixtures(trace).values():
         ties = fn.links()
         if fn.is_density and ties is not None and ties.num_links:
@@ -248,7 +249,7 @@ def _agreement(trace: Mapping[str, dict]) -> tuple[Array, Array] | None:
 def _named(
     summaries: Mapping[str, Mapping[str, NamedArray]], layout: Layout
 ) -> dict[str, NamedArray]:
-    """Summaries of all sites; their points are named by the dimension of the data."""
+    """Return the summaries of all sites; axes of points are named by the dimension of the data."""
     owned = {site: own for site, own in summaries.items() if own}
     found = {}
     for site, own in owned.items():
@@ -260,7 +261,7 @@ def _named(
 
 
 def _labeling(fn: FiniteMixture, value: Array, prob: Array, hard: bool, number: Array) -> Array:
-    """Most probable labels: jointly at the first draw or for `hard` labels, else point by point."""
+    """Return the most probable labels: jointly at the first draw or for `hard` labels, else by point."""
     likeliest = prob.argmax(axis=-1)
     ties = fn.links()
     if ties is None or ties.num_links == 0 or (fn.approximation() is not None and not hard):
@@ -270,12 +271,12 @@ def _labeling(fn: FiniteMixture, value: Array, prob: Array, hard: bool, number: 
 
 
 def joint_mode(problem: Problem, params: Mapping[str, NDArray]) -> NDArray[np.int64]:
-    """Most probable joint labeling at parameters, as `Derived.mode`."""
+    """Return the most probable joint labeling at parameters, as in `Derived.mode`."""
     found = derive(problem, {name: np.stack([value] * 2) for name, value in params.items()}).mode
-    assert found is not None  # asked for models with labels only
+    assert found is not None  # called for models with labels only
     return found
 
 
 def thin(num_draws: int, most: int = MOST_DRAWS) -> NDArray[np.int64]:
-    """Numbers of at most `most` draws, evenly spread over a chain, first and last included."""
+    """Return indices of at most `most` draws, evenly spread over a chain, first and last included."""
     return np.linspace(0, num_draws - 1, max(min(num_draws, most), 1)).astype(int)

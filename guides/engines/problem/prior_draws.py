@@ -1,4 +1,4 @@
-"""Draws of priors on the host: compiled random numbers cost seconds of every first fit."""
+"""Draws from priors on the host, since compiled random numbers cost seconds of every first fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["prior_draws"]
 
 
 def _dirichlet(rng: Generator, fn: Any, size: tuple[int, ...]) -> NDArray:
-    """Also where the concentration is computed by the model: then as if it were one."""
+    """Draw from a Dirichlet distribution; a concentration that the model computes is taken to be one."""
     known = not isinstance(fn.concentration, Tracer)
     parts = rng.gamma(np.asarray(fn.concentration) if known else 1.0, size=size)
     return parts / parts.sum(axis=-1, keepdims=True)
@@ -42,9 +42,9 @@ _DRAWS: dict[type, Callable[[Generator, Any, tuple[int, ...]], NDArray]] = {
 def prior_draws(
     latent: Mapping[str, Mapping[str, Any]], seed: int, num_draws: int
 ) -> dict[str, NDArray]:
-    """Draws of those latent sites whose prior is of a common family and has numbers as its parameters.
+    """Draw those latent sites whose prior is of a common family and has known numbers as its parameters.
 
-    Sites of blocks are left out, which know better where to start.
+    Sites of blocks are left out, since blocks have better starts.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def prior_draws(
         known |= draw is _dirichlet
         if draw is None or not known or (site.get("infer") or {}).get("block") is not None:
             continue
-        with np.errstate(all="ignore"):  # of priors so wide that numbers end
+        with np.errstate(all="ignore"):  # priors may be so wide that numbers overflow
             values = draw(rng, fn, (num_draws, *np.shape(site["value"])))
         if np.isfinite(values).all() and (values != 0).all():
             found[name] = values

@@ -51,15 +51,15 @@ _CLOSE = 1e-4
 
 
 def moving_sites(problem: Problem, trace: Mapping[str, dict] | None = None) -> frozenset[str]:
-    """Observed sites whose data may lie outside at some parameters, or outside some components.
+    """Observed sites whose data may lie outside the support at some parameters, or in some components.
 
-    Their supports depend on latent sites, or they are made of distributions with supports of their own.
+    Their supports depend on latent sites, or they are composed of distributions with supports of their own.
 
     Parameters
     ----------
     problem : Problem
     trace : mapping of str to site, optional
-        Of this problem, run within a program; the abstract trace by default.
+        Trace of this problem within a program; by default, the abstract trace.
     """
     trace = abstract_trace(problem) if trace is None else trace
     observed = {n: site["fn"] for n, site in trace.items() if is_outcome(site)}
@@ -70,10 +70,10 @@ def moving_sites(problem: Problem, trace: Mapping[str, dict] | None = None) -> f
 
 
 def may_vanish(problem: Problem) -> bool:
-    """Whether the density may be zero in a part of the space, as far as distributions tell.
+    """Return whether the density may be zero in a part of the space, as far as the distributions show.
 
-    It may where data can lie outside a support, where NumPyro takes the support of a prior for larger
-    than it is, and where a factor says so.
+    It may be zero where data can lie outside a support, where NumPyro states a larger support for a prior
+    than it has, and where a factor declares it.
     """
     if "may_vanish" not in problem.notes:
         trace = abstract_trace(problem)
@@ -87,7 +87,7 @@ def may_vanish(problem: Problem) -> bool:
 
 
 def edge_advice(problem: Problem, otherwise: str) -> str:
-    """What to do where an approximation fails: `otherwise`, and more if the density may be zero somewhere."""
+    """Advice where an approximation fails: `otherwise`, and more if the density may be zero somewhere."""
     if not may_vanish(problem):
         return otherwise
     return (
@@ -98,7 +98,7 @@ def edge_advice(problem: Problem, otherwise: str) -> str:
 
 
 def _moves(problem: Problem, name: str) -> bool:
-    """Whether the support of an observed site depends on latent sites."""
+    """Return whether the support of an observed site depends on latent sites."""
 
     def bounds(at: Array) -> list[Any]:
         trace = _trace(problem, filling(lambda shape: jnp.full(shape, at)))
@@ -110,9 +110,9 @@ def _moves(problem: Problem, name: str) -> bool:
 def admitted_values(
     trace: Mapping[str, dict], moving: Collection[str] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """By observed site, its values, and which of them are finite and in its support, or masked.
+    """For each observed site, its values, and a mask of those finite and in its support, or masked out.
 
-    Sites of `moving_sites` have no support that holds everywhere; of their data finite values are admitted.
+    Sites of `moving_sites` have no support that holds everywhere; all finite values of theirs are admitted.
     """
     return {
         name: (site["value"], _admitted(site["fn"], site["value"], name in moving))
@@ -133,7 +133,7 @@ def _admitted(fn: dist.Distribution, value: Any, moves: bool) -> Any:
 def outside_support(
     trace: Mapping[str, dict], admitted: Mapping[str, tuple[Any, Any]]
 ) -> str | None:
-    """Say which datum lies outside the support of the site that observes it; None if none does.
+    """Name the first datum that lies outside the support of its site; None if there is none.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def outside_support(
 
 
 def _described(support: Any) -> str:
-    """A constraint in a word or two, with its bounds where these are single numbers."""
+    """Describe a constraint in a word or two, with its bounds where these are single numbers."""
     support = plain_support(support)
     bounds = [
         f"{float(np.asarray(bound).ravel()[0]):g}" if np.unique(bound).size == 1 else "by entry"
@@ -167,7 +167,7 @@ def _described(support: Any) -> str:
 
 
 def _first(value: NDArray, spot: tuple[int, ...], support: Any) -> str:
-    """Where the first value outside a support is, and what it is."""
+    """Return the place of the first value outside a support, and the value."""
     base, event = plain_support(support), value[spot]
     if event.ndim and base.event_dim == 0:  # entries have supports of their own
         with np.errstate(invalid="ignore"):
@@ -181,10 +181,10 @@ def _first(value: NDArray, spot: tuple[int, ...], support: Any) -> str:
 
 
 def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:
-    """Logs of mixing weights, by site.
+    """Return the logs of mixing weights by site.
 
-    Labels that a classifier describes, whose probabilities are of classes and not of data, have no
-    mixing weights.
+    Labels that a classifier models have no mixing weights: its probabilities are those of classes, not of
+    data.
     """
     found = {}
     for name, site in trace.items():
@@ -196,7 +196,7 @@ def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:
 
 
 def unlikely_weights(log_weights: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Say which site has mixing weights that do not sum to one, and what to do; None if none has.
+    """Name the site whose mixing weights do not sum to one, and the remedy; None if there is none.
 
     Parameters
     ----------
@@ -221,17 +221,18 @@ def unlikely_weights(log_weights: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def support_name(support: Any) -> str:
-    """A constraint in a word or two."""
+    """Describe a constraint in a word or two."""
     return type(plain_support(support)).__name__.strip("_").lower()
 
 
 def check_values(problem: Problem) -> None:
-    """Run a model once on its numbers, its parameters anywhere, and refuse values it cannot have.
+    """Run a model once on its data, with arbitrary parameters, and refuse values outside supports.
 
     Raises
     ------
     ValueError
-        Naming the site, with the datum and its support, or with mixing weights that do not sum to one.
+        The message names the site, with the datum and its support, or with mixing weights that do not sum to
+        one.
     """
     traces = []
 
@@ -253,19 +254,19 @@ def check_values(problem: Problem) -> None:
 
 
 def check_integers(problem: Problem) -> None:
-    """Run a model without computing anything.
+    """Run a model abstractly, and refuse floats where integers are needed.
 
     Raises
     ------
     IntegersNeededError
-        If it looks something up by values that are floats.
+        If the model uses floats as indices.
     """
     with explaining_numbers():
         jax.eval_shape(lambda: sum_log_prob(trace_anywhere(problem)))
 
 
 def _check_types(trace: Mapping[str, dict]) -> None:
-    """Refuse floats where a discrete distribution looks something up by integers."""
+    """Refuse floats as values of a discrete distribution that uses them as indices."""
     for site in trace.values():
         if is_outcome(site) and site["fn"].support.is_discrete:
             with explaining_numbers():
@@ -273,10 +274,10 @@ def _check_types(trace: Mapping[str, dict]) -> None:
 
 
 def evaluated(function: Callable[[], Any]) -> Any:
-    """What a function returns, as numbers.
+    """Return the result of a function as numbers.
 
-    It is traced, and no more of it is computed than these numbers need, as one program. Operation by
-    operation a first run of a model compiles dozens of programs.
+    The function is traced, and one program computes only what these numbers need. Operation by operation,
+    the first run of a model would compile dozens of programs.
     """
     known: dict[int, Any] = {}
     trees: list[Any] = []
@@ -302,7 +303,7 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
     ----------
     problem : Problem
     init : mapping of str to array_like
-        Of every latent site; those of deterministic sites are passed over.
+        Values of every latent site; those of deterministic sites are ignored.
 
     Raises
     ------
@@ -343,7 +344,7 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
                 return None
             support, value = site["fn"].support, jnp.asarray(out[name])
             back = None
-            if name in doubtful:  # what rounding takes out of a support comes back near by
+            if name in doubtful:  # what rounding took out of a support is mapped back near by
                 bijector = biject_to(support)
                 back = bijector(bijector.inv(value))
             found[name] = support(value), back
@@ -367,7 +368,7 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
 
 
 def trace_anywhere(problem: Problem) -> dict:
-    """Run a model on its numbers, its parameters at zero in unconstrained space; returns the trace."""
+    """Run a model on its data, with parameters at zero in unconstrained space, and return the trace."""
     return _trace(problem, filling(jnp.zeros))
 
 

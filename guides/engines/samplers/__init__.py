@@ -1,1 +1,1 @@
-"""Markov chain Monte Carlo and Gibbs sampling; from the prior, sequential Monte Carlo and nested sampling."""
+"""Markov chain Monte Carlo, Gibbs sampling, sequential Monte Carlo and nested sampling."""

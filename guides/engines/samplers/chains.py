@@ -1,4 +1,4 @@
-"""Chains of draws, made in short pieces, so that progress can be shown and kept."""
+"""Chains of draws, made in short pieces, so that progress can be shown and the state kept."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ __all__ = [
 ]
 
 _FEW, _MANY = 50, 250
-"""Transitions that one piece makes at most: large draws, and small ones, whose pieces end soon."""
+"""Maximum numbers of transitions per piece, for large draws, and for small ones, whose pieces end soon."""
 
 _SMALL = 4_000
-"""Numbers of a small draw of all chains of a program."""
+"""Maximum size, in numbers, of a small draw of all chains of a program."""
 
 _FIRST = 4
 
 _FACTORS = np.array([1.0, -1.0, 0.25, -0.25, 0.05, -0.05, 0.01, -0.01, 1e-3, -1e-3, 0.0])
-"""Of moves from a mode, in the order in which they are tried."""
+"""Factors of moves from a mode, in the order in which they are tried."""
 
 
 def chain_starts(
     problem: Problem, seed: int, num_chains: int, init: Mapping[str, Any] | None, jitter: float
 ) -> tuple[NDArray, NDArray, dict[str, NDArray]]:
-    """Where chains start: around `init`, or at starts of their own.
+    """Return where chains start: around `init`, or at starts of their own.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def chain_starts(
     keys : ndarray of int, shape (num_chains, 2)
         See `random_keys`.
     moves : ndarray, shape (num_chains, num_coordinates)
-        To be added to the unconstrained coordinates, which may be fewer.
+        Moves to be added to the unconstrained coordinates, which may be fewer.
     point : dict of ndarray, shape (num_chains, ...)
     """
     if init is None:
@@ -70,7 +70,7 @@ def chain_starts(
     else:
         one = starting_point(problem, init)
         point = {n: np.broadcast_to(v, (num_chains, *v.shape)) for n, v in one.items()}
-    # drawn here: compiled random numbers cost seconds; supports have no more freedom than this
+    # drawn on the host, as compiled random numbers cost seconds; sites have no more coordinates than this
     width = sum(value[0].size for value in point.values())
     noise = np.random.default_rng(seed).normal(scale=jitter, size=(num_chains, width))
     moves = noise.astype(jnp.result_type(float))
@@ -80,7 +80,7 @@ def chain_starts(
 
 
 def _inside(problem: Problem, point: dict[str, NDArray], moves: NDArray) -> NDArray:
-    """Moves to where there is a density: as they are, or turned round or shortened until there is."""
+    """Return moves to points of positive density; where it is zero, a move is reversed or shortened."""
 
     def build(bare: Problem) -> Callable:
         def one(given: tuple[dict, Array], args: tuple) -> Array:
@@ -100,7 +100,7 @@ def _inside(problem: Problem, point: dict[str, NDArray], moves: NDArray) -> NDAr
 
 
 def chain_shapes(problem: Problem, num_chains: int) -> tuple:
-    """Shapes of what `chain_starts` returns."""
+    """Return the shapes of the results of `chain_starts`."""
     point = {
         name: jax.ShapeDtypeStruct((num_chains, *jnp.shape(site["value"])), jnp.result_type(float))
         for name, site in latent_sites(abstract_trace(problem)).items()
@@ -111,26 +111,26 @@ def chain_shapes(problem: Problem, num_chains: int) -> tuple:
 
 
 def recording(transition: Callable) -> Callable:
-    """Program that makes some transitions of chains in step, and records what each gives.
+    """Program that makes some transitions of chains in step, and records the result of each.
 
     Parameters
     ----------
     transition : callable
-        ``transition(state, args) -> (state, found)`` of one chain.
+        ``transition(state, args) -> (state, found)`` for one chain.
 
     Returns
     -------
     march : callable
-        ``march(state, args, count) -> (state, found)``; only the first `count` places
-        of the leading axis of `found`, which is (draw, chain, ...), are filled. There are 250, or 50 if
-        draws are large.
+        ``march(state, args, count) -> (state, found)``; `found` has shape (draw, chain, ...), and only the
+        first `count` places of its leading axis are filled. There are 250 places, or 50 if draws are
+        large.
     """
 
-    @jax.jit  # so that it is traced once only
+    @jax.jit  # traced only once
     def both(state: Any, args: tuple):
         if len(jax.tree.leaves(state)[0]) > 1:
             return jax.vmap(transition, in_axes=(0, None))(state, args)
-        # a loop over one chain would wait for a batch of conditions
+        # a single chain is not batched, as a loop would then evaluate batched conditions
         found = transition(jax.tree.map(lambda leaf: leaf[0], state), args)
         return jax.tree.map(lambda leaf: leaf[None], found)
 
@@ -161,23 +161,23 @@ def draw_chains(
     keep: Keeper,
     check: Callable[[Any, Any], None] = lambda state, found: None,
 ) -> Any:
-    """Warm chains up and draw, in pieces of about half a second.
+    """Warm up chains and draw, in pieces of about half a second.
 
     Parameters
     ----------
     march : callable
         From `recording`, compiled.
     state : pytree
-        Of all chains, before their first transition.
+        State of all chains before their first transition.
     args : tuple
     num_warmup, num_samples : int
-        Transitions that are thrown away, and that are kept.
+        Numbers of transitions that are discarded, and that are kept.
     advance : callable
         As from `progress_bar`.
     keep : Keeper
         Keeps state and draws.
     check : callable
-        Is shown state and records after every piece, and may raise.
+        Receives state and records after every piece, and may raise an error.
 
     Returns
     -------
@@ -216,17 +216,17 @@ def check_finite(
     title : str
         The engine's name in messages.
     otherwise : str
-        What is wrong if the density of every site is finite.
+        Cause to name if the density of every site is finite.
     problem : Problem
     state : pytree
-        Of the chains; not looked at.
+        State of the chains; not used.
     found : tuple of dict
-        Draws and statistics, arrays of (draw, chain, ...).
+        Draws and statistics, arrays of shape (draw, chain, ...).
 
     Raises
     ------
     FitError
-        Naming the chain and the sites to blame.
+        The message names the chain and the sites to blame.
     """
     bad = np.argwhere(~np.isfinite(found[1]["lp"]))
     if not len(bad):
@@ -251,15 +251,15 @@ def sampled(
     seconds: dict[str, float],
     approximate: str | None,
 ) -> EngineResult:
-    """Result of an engine whose chains move along Hamiltonian trajectories.
+    """Make the result of an engine whose chains move along Hamiltonian trajectories.
 
     Parameters
     ----------
     engine : Engine
-        With fields `num_chains` and `num_samples`.
+        Has fields `num_chains` and `num_samples`.
     draws, stats : dict of ndarray, shape (chain, draw, ...)
     remark : str
-        What its message ends with.
+        End of its message.
     seconds, approximate
         See `EngineResult`.
     """
@@ -278,14 +278,14 @@ def sampled(
 
 
 def divergences(stats: dict[str, NDArray], where: str = "") -> tuple[str, bool]:
-    """What a message says of divergences, and whether fewer than one in a hundred draws has one.
+    """Return text on divergences for a message, and whether fewer than one in a hundred draws has one.
 
     Parameters
     ----------
     stats : dict of ndarray
-        With ``diverging``, shape (chain, draw).
+        Has ``diverging``, shape (chain, draw).
     where : str
-        What their number is followed by.
+        Text after their number.
     """
     number = int(stats["diverging"].sum())
     said = f"with {number} divergence{'s' * (number != 1)}{where}"

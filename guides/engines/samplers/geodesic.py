@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo for models with points on spheres: these follow great circles."""
+"""Hamiltonian Monte Carlo for models with points on spheres, which follow great circles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from .points import check_lengths, place_points, points_of_spheres
 __all__ = ["GeodesicHMC"]
 
 _DIVERGENT = 1000.0
-"""Gain of energy from which a trajectory counts as divergent, as in NumPyro."""
+"""Gain of energy above which a trajectory counts as divergent, as in NumPyro."""
 
 
 class _Chain(NamedTuple):
@@ -145,7 +145,7 @@ class GeodesicHMC(KeptEngine):
         given = *chain_shapes(problem, self.num_chains), problem.args
         begin = partial(self._begin, points)
         if not compile_ahead(*self._asked("geodesic-begin", problem, begin), *given, once=True):
-            return  # tracing it for its shapes would take longer than it saves
+            return  # tracing it for its shapes would take more time than it saves
         with unchecked():
             blank = jax.eval_shape(begin(problem), *given)
         march = self._asked("geodesic-march", problem, partial(self._march, points))
@@ -197,7 +197,7 @@ class GeodesicHMC(KeptEngine):
         keep: Keeper,
         clock: Clock,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-        """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
+        """Run all chains in step; draws and statistics are arrays of shape (chain, draw, ...)."""
         advance(0, "compiling")
         begin = partial(self._begin, points)
         state = clock.run(*self._asked("geodesic-begin", problem, begin), *starts, problem.args)
@@ -218,12 +218,12 @@ class GeodesicHMC(KeptEngine):
             )
 
     def _asked(self, name: str, problem: Problem, build: Callable) -> tuple:
-        """Arguments of `compiled` and `compile_ahead`."""
+        """Return arguments of `compiled` and `compile_ahead`."""
         settings = self.num_warmup, self.target_accept, self.trajectory_length
         return name, problem, settings, build
 
     def _adaptation(self) -> tuple[Callable, Callable]:
-        learning = self.num_warmup - 1  # since the first transition goes nowhere
+        learning = self.num_warmup - 1  # since the first transition does not move
         return warm_up(learning, target_accept=self.target_accept, by_slopes=False)
 
     def _begin(self, points: tuple[str, ...], problem: Problem) -> Callable:
@@ -253,9 +253,9 @@ class GeodesicHMC(KeptEngine):
             most = state.adapted.step_size
             length = self.trajectory_length * jax.random.uniform(keys[0], minval=0.5, maxval=1.5)
             count = jnp.clip(jnp.ceil(length / most), 1, MOST_STEPS).astype(int)
-            # where a law is flat any step is accepted, and adaptation ends with huge ones
+            # where a density is flat, any step is accepted, and adaptation ends with huge steps
             step = jnp.minimum(most, length / count)
-            # the first finds energy and slope where the chain starts: it goes nowhere
+            # the first transition only finds energy and slope where the chain starts, and does not move
             is_first = jnp.isinf(state.energy)
             step, count = jnp.where(is_first, 0.0, step), jnp.where(is_first, 1, count)
 
@@ -297,11 +297,11 @@ def _unit(vector: Array) -> Array:
 
 
 def _widths(state: _Chain, points: tuple[str, ...]) -> dict[str, Array]:
-    """Squared widths of the posterior by coordinate; all coordinates of a point have the same."""
+    """Return squared widths of the posterior by coordinate; all coordinates of a point share one width."""
     unravel = ravel_pytree(state.at)[1]
     found = unravel(state.adapted.metric.scale**2)
     for name in points:
-        size = found[name].shape[-1]  # of which one is that of the radius
+        size = found[name].shape[-1]  # including one direction along the radius
         pooled = found[name].mean(axis=-1, keepdims=True) * size / (size - 1)
         found[name] = jnp.broadcast_to(pooled, found[name].shape)
     return found
@@ -310,14 +310,14 @@ def _widths(state: _Chain, points: tuple[str, ...]) -> dict[str, Array]:
 def _velocity(
     key: Array, at: dict[str, Array], width: dict[str, Array], points: tuple[str, ...]
 ) -> dict[str, Array]:
-    """Velocities of the law that momenta have: normal, in tangent spaces for points of spheres."""
+    """Draw velocities: normal, and in tangent spaces for points of spheres."""
     flat, unravel = ravel_pytree(width)
     found = unravel(jnp.sqrt(flat) * jax.random.normal(key, flat.shape))
     return found | {name: sphere.tangent(at[name], found[name]) for name in points}
 
 
 def _total(where: _Trajectory, width: dict[str, Array]) -> Array:
-    """Energy, of the motion too."""
+    """Return the total energy, including kinetic energy."""
     squares = jax.tree.map(lambda v, w: (jnp.square(v) / w).sum(), where.velocity, width)
     return where.energy + sum(jax.tree.leaves(squares)) / 2
 
@@ -325,7 +325,7 @@ def _total(where: _Trajectory, width: dict[str, Array]) -> Array:
 def _leapfrog(
     problem: Problem, points: tuple[str, ...], width: dict[str, Array], step: Array, args: tuple
 ) -> Callable[[_Trajectory], _Trajectory]:
-    """One step: half a change of velocity, a move, the other half."""
+    """Function of one leapfrog step: half a change of velocity, a move, and the other half."""
 
     def potential(at: dict[str, Array]) -> Array:
         return -place_points(problem, points, at, args)[1]
@@ -341,7 +341,7 @@ def _leapfrog(
         at = jax.tree.map(lambda z, v: z + step * v, begun.at, velocity)
         for name in points:
             moved, velocity[name] = sphere.flow(begun.at[name], velocity[name], step)
-            at[name] = _unit(moved)  # else errors of rounding would add up
+            at[name] = _unit(moved)  # otherwise, rounding errors would add up
         energy, slope = jax.value_and_grad(potential)(at)
         usable = jnp.isfinite(ravel_pytree(slope)[0]).all()
         return _Trajectory(at, kick(at, velocity, slope), jnp.where(usable, energy, jnp.inf), slope)
@@ -352,7 +352,7 @@ def _leapfrog(
 def _lengthen(
     points: tuple[str, ...], draws: dict[str, NDArray], stats: dict[str, NDArray], seed: int
 ) -> None:
-    """Give vectors along points lengths by their law, and draws the log density of these vectors."""
+    """Give vectors along points lengths from their distribution, and draws the log density of the vectors."""
     rng = np.random.default_rng([seed, 2])
     for name in points:
         *shape, size = draws[name].shape

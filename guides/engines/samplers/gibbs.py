@@ -1,4 +1,4 @@
-"""Blocked Gibbs sampling: labels of whole connected sets, then parameters given labels."""
+"""Blocked Gibbs sampling: labels of whole connected sets, and then parameters given labels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ __all__ = ["BlockedGibbs", "GibbsState"]
 
 
 class _Chain(NamedTuple):
-    """State of a chain; `moved` is the state of NUTS, None if all sites are conjugate."""
+    """State of a chain; `moved` is the state of NUTS, or None if all sites are conjugate."""
 
     rng_key: Array
     params: dict[str, Array]
@@ -63,11 +63,11 @@ class GibbsState(NamedTuple):
     Attributes
     ----------
     rng_key : Array
-        For the sweeps to come.
+        Key for later sweeps.
     params : dict of Array
         Values of the latent sites.
     moved : object
-        State of NUTS in the sites that are not conjugate, None if there are none.
+        State of NUTS in the sites that are not conjugate; None if there are none.
     log_joint : Array, shape ()
         Log joint density of parameters and data in unconstrained coordinates, the `lp` of a fit.
     """
@@ -145,7 +145,7 @@ class BlockedGibbs(KeptEngine):
         if not compile_ahead(
             *self._asked("gibbs-begin", self._begin, problem, plan), *given, once=True
         ):
-            return  # tracing it for its shapes would take longer than it saves
+            return  # tracing it for its shapes would take more time than it saves
         with unchecked():
             state = jax.eval_shape(self._begin(plan, problem), *given)
         asked = self._asked("gibbs-march", self._march, problem, plan)
@@ -165,7 +165,7 @@ class BlockedGibbs(KeptEngine):
         Raises
         ------
         ValueError
-            If the model observes no mixture, or its prior leaves no posterior to draw from.
+            If the model observes no mixture, or its prior leads to an improper posterior.
         FitError
             If the log density is not finite where a chain starts or later; the message names the
             sites to blame.
@@ -222,7 +222,7 @@ class BlockedGibbs(KeptEngine):
         keep: Keeper,
         clock: Clock,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-        """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
+        """Run all chains in step; draws and statistics are arrays of shape (chain, draw, ...)."""
         advance(0, "compiling")
         given = *starts, problem.args
         state = clock.run(*self._asked("gibbs-begin", self._begin, problem, plan), *given)
@@ -241,7 +241,7 @@ class BlockedGibbs(KeptEngine):
             )
 
     def _asked(self, name: str, build: Callable, problem: Problem, plan: Plan) -> tuple:
-        """Arguments of `compiled` and `compile_ahead`."""
+        """Return arguments of `compiled` and `compile_ahead`."""
         settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
         return name, problem, settings, partial(build, plan)
 
@@ -280,14 +280,14 @@ class BlockedGibbs(KeptEngine):
         sweep = self._sweep(problem, plan)
 
         def transition(state: _Chain, args: tuple):
-            # described before it moves: thus where chains start is checked by this program, too
+            # described before the first move, so that this program also checks where chains start
             found = _described(problem, state, args)
             return lax.fori_loop(0, self.thinning, lambda _, at: sweep(at, args), state), found
 
         return recording(transition)
 
     def _sweep(self, problem: Problem, plan: Plan) -> Callable:
-        """One sweep of a chain."""
+        """Program of one sweep of a chain."""
         _, move = self._kernel(problem)
 
         def sweep(state: _Chain, args: tuple) -> _Chain:
@@ -309,7 +309,7 @@ class BlockedGibbs(KeptEngine):
         return sweep
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
-        """NUTS on some sites given labels and the other sites."""
+        """Make NUTS on some sites given labels and the other sites."""
 
         def potential(args: tuple, labels: dict, fixed: dict) -> Callable[[dict], Array]:
             def energy(free: dict[str, Array]) -> Array:
@@ -350,7 +350,7 @@ class BlockedGibbs(KeptEngine):
 
 
 def _described(problem: Problem, state: _Chain, args: tuple) -> tuple[dict, dict]:
-    """The draw that a chain is at, and its statistics."""
+    """Return the current draw of a chain, and its statistics."""
     trace, log_det = run_at(problem, state.params, args)
     stats = {"lp": sum_log_prob(trace) + log_det}
     if state.moved is not None:
@@ -364,17 +364,17 @@ def _described(problem: Problem, state: _Chain, args: tuple) -> tuple[dict, dict
 
 
 def _placed(problem: Problem, chain: _Chain, args: tuple) -> GibbsState:
-    """The chain with the log joint where it is."""
+    """Return the chain with the log joint density at its current draw."""
     return GibbsState(*chain, _described(problem, chain, args)[1]["lp"])
 
 
 def _plan(problem: Problem) -> Plan:
-    """Blocks that are drawn exactly.
+    """Plan which blocks are drawn exactly.
 
     Raises
     ------
     ValueError
-        If nothing is integrated out, or there is no posterior.
+        If nothing is integrated out, or the posterior is improper.
     """
     latent_supports(problem)
     if not collapsed_sites(abstract_trace(problem)):

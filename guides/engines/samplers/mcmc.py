@@ -50,12 +50,12 @@ from .hamiltonian.transitions import UNKNOWN, Chain, hamiltonian
 __all__ = ["HMC", "NUTS", "Hamiltonian", "steps_remark"]
 
 _LONG = 20
-"""Leapfrog steps per draw from which on another mass matrix is recommended."""
+"""Number of leapfrog steps per draw above which another mass matrix is recommended."""
 
 
 @dataclass(frozen=True)
 class Hamiltonian(KeptEngine, ABC):
-    """What samplers by Hamiltonian dynamics share; see `NUTS`."""
+    """Base class of samplers by Hamiltonian dynamics; see `NUTS`."""
 
     num_warmup: Count = 1000
     num_samples: Count = 2000
@@ -75,7 +75,7 @@ class Hamiltonian(KeptEngine, ABC):
 
     @property
     def _per_group(self) -> int:
-        """Chains that run in step."""
+        """Number of chains that run in step."""
         method = self.chain_method
         if method is None:
             method = "parallel" if jax.default_backend() == "cpu" else "vectorized"
@@ -84,15 +84,15 @@ class Hamiltonian(KeptEngine, ABC):
     @property
     @abstractmethod
     def _reach(self) -> float:
-        """Setting that says how far a trajectory goes."""
+        """Option that limits how far a trajectory goes."""
 
     @abstractmethod
     def _follow(self, walls: bool) -> Callable:
-        """Trajectories; see `until_turning`."""
+        """Make the function of trajectories; see `until_turning`."""
 
     @abstractmethod
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
-        """Statistics of the trajectories, and what to say about them."""
+        """Return statistics of the trajectories, and a remark on them."""
 
     def _check(self, problem: Problem) -> None:
         """Refuse models that the engine cannot sample."""
@@ -103,7 +103,7 @@ class Hamiltonian(KeptEngine, ABC):
         self._check(problem)
         given = *chain_shapes(problem, self._per_group), problem.args
         if not compile_ahead(*self._asked("hmc-begin", problem), *given, once=True):
-            return  # tracing it for its shapes would take longer than it saves
+            return  # tracing it for its shapes would take more time than it saves
         with unchecked():
             *_, begin = self._asked("hmc-begin", problem)
             blank = jax.eval_shape(begin(problem), *given)
@@ -154,7 +154,7 @@ class Hamiltonian(KeptEngine, ABC):
         advance: Callable[[int, str], None],
         keep: Keeper,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-        """Run the chains; returns draws and statistics, arrays of (chain, draw, ...)."""
+        """Run the chains; return draws and statistics, arrays of shape (chain, draw, ...)."""
         advance(0, "compiling")
         size = self._per_group
         groups = [
@@ -179,7 +179,7 @@ class Hamiltonian(KeptEngine, ABC):
             )
 
     def _asked(self, name: str, problem: Problem) -> tuple:
-        """Arguments of `compiled` and `compile_ahead`."""
+        """Return arguments of `compiled` and `compile_ahead`."""
         settings = self.name, self.num_warmup, self.target_accept, self.dense_mass, self._reach
         if name == "hmc-begin":
             circles = circular_sites(abstract_trace(problem))
@@ -236,7 +236,7 @@ class Hamiltonian(KeptEngine, ABC):
         return recording(one)
 
     def _measured(self, problem: Problem, blanks: list, march: Program) -> list:
-        """Find energy and gradient where the chains start, by the transition that goes nowhere.
+        """Find energy and gradient where the chains start, by a transition that does not move.
 
         A program for the gradient alone would take seconds to compile.
         """
@@ -246,7 +246,7 @@ class Hamiltonian(KeptEngine, ABC):
         return states
 
     def _check_start(self, problem: Problem, state: Chain, first: int) -> None:
-        """Refuse chains, of which the `first` has that number, where they start."""
+        """Check the starts of chains, which are numbered from `first`."""
         good = np.isfinite(np.asarray(state.slope)).all(axis=1)
         good &= np.asarray(state.potential_energy) < UNKNOWN
         if good.all():
@@ -264,12 +264,12 @@ class Hamiltonian(KeptEngine, ABC):
 
 
 def _sums_rows(problem: Problem) -> bool:
-    """Whether most of the density is sums over rows: mixtures take their time for exponentials."""
+    """Return whether sums over rows take most of the time; in mixtures, exponentials do."""
     return not collapsed_sites(abstract_trace(problem))
 
 
 def _march_all(march: Program, states: list, args: tuple, count: NDArray) -> tuple[list, Any]:
-    """Some transitions of all groups of chains; records have axes (draw, chain, ...)."""
+    """Make some transitions of all groups of chains; records have axes (draw, chain, ...)."""
     new, found = zip(*run_all(march, states, args, count), strict=True)
     return list(new), jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *found)
 
@@ -384,7 +384,7 @@ class HMC(Hamiltonian):
 
 
 def steps_remark(num_steps: NDArray, unit: str, most: int) -> str:
-    """How long trajectories of a given length were, and whether some were cut off."""
+    """Say how long trajectories of a given length were, and whether some were cut off."""
     remark = f"; {num_steps.mean():.0f} {unit} per draw"
     cut = int((num_steps >= most).sum())
     if cut:

@@ -1,4 +1,4 @@
-"""Points of spheres among the sites of a model: which they are, and that lengths of vectors say nothing."""
+"""Finds points of spheres among the sites of a model, and checks that lengths of vectors have no effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_lengths", "place_points", "points_of_spheres"]
 
 
 def points_of_spheres(problem: Problem) -> tuple[str, ...]:
-    """Sites whose directions are points of spheres.
+    """Return the sites whose directions are points of spheres.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def points_of_spheres(problem: Problem) -> tuple[str, ...]:
 def place_points(
     problem: Problem, points: tuple[str, ...], at: Mapping[str, Array], args: tuple
 ) -> tuple[dict, Array]:
-    """Trace at points of spheres, or vectors along them, and other coordinates, and its log density."""
+    """Return the trace, and its log density, at points of spheres (or vectors along them) and other sites."""
     free = {name: value for name, value in at.items() if name not in points}
     trace, log_det = place(problem, free, args, {name: at[name] for name in points})
     return trace, sum_log_prob(trace) + log_det
@@ -57,17 +57,17 @@ def place_points(
 def check_lengths(
     problem: Problem, points: tuple[str, ...], at: dict[str, Array], clock: Clock
 ) -> None:
-    """Refuse densities that depend on the length of a vector beyond its own prior, tried at two points.
+    """Refuse densities that depend on the length of a vector beyond its own prior, as tested at two points.
 
     Raises
     ------
     ValueError
-        Naming the site.
+        The message names the site.
     """
 
     def build(bare: Problem) -> Callable:
         def rest(at: dict[str, Array], args: tuple) -> tuple[Array, Array]:
-            """Log density but for the vectors' own priors, and the size of its terms."""
+            """Return the log density without the vectors' own priors, and the size of its terms."""
             trace, total = place_points(bare, points, at, args)
             terms = {n: site_log_prob(s) for n, s in trace.items() if s["type"] == "sample"}
             own = sum(terms[name] for name in points)
@@ -89,7 +89,7 @@ def check_lengths(
 
 
 def _lengthened(points: tuple[str, ...], at: dict[str, NDArray]) -> dict[str, NDArray]:
-    """Two points of each sphere, as they are and with other lengths at one site after the other."""
+    """Return two points of each sphere, unchanged, and with other lengths at one site after the other."""
     rng = np.random.default_rng(0)
     turned = at | {name: np.roll(at[name], 1, axis=-1) for name in points}
     longer = {name: rng.uniform(1.2, 2.0, (*at[name].shape[:-1], 1)) for name in points}

@@ -1,4 +1,4 @@
-"""Whole connected sets of linked points, dealt at random to batches of one shape."""
+"""Batches of linked points: connected sets are dealt whole, at random, to batches of one shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _ENOUGH = 2000
-"""Connected sets whose likelihood is close enough to that of all of them to locate its mode."""
+"""Number of connected sets whose likelihood is close enough to that of all sets to locate its mode."""
 
 
 @jax.tree_util.register_dataclass
@@ -58,12 +58,12 @@ class Batches:
     rows : ndarray of int, shape (num_rows,)
         Rows of the data, likewise.
     groups : Groups or None
-        Which of `points` each row belongs to; spare rows belong to a spare point. None where points
+        The one of `points` that each row belongs to; spare rows belong to a spare point. None where points
         are rows.
     links : ndarray of int, shape (num_links,)
-        Numbers of the links among them, padded by zeros.
+        Numbers of the links among the points, padded by zeros.
     graph : LabelGraph
-        These links compiled. Spare points have no label and spare links say nothing.
+        These links, compiled. Spare points have no label, and spare links have no effect.
     """
 
     points: Any
@@ -77,12 +77,12 @@ class Batches:
         return self.points.shape[0]
 
     def at(self, number: ArrayLike) -> Batches:
-        """One batch, without the leading axis."""
+        """Return one batch, without the leading axis."""
         return jax.tree.map(lambda leaf: leaf[number], self)
 
     @property
     def num_real(self) -> int:
-        """Number of points of one batch, spare ones left out; not for traced batches."""
+        """Number of points of one batch without spare ones; not for traced batches."""
         return self.graph.num_real
 
 
@@ -91,13 +91,13 @@ def deal_batches(
 ) -> Batches:
     """Deal connected sets at random to batches that are as equal in size as can be.
 
-    Connected sets of one size, in rows and links, are dealt out evenly. There are fewer batches than asked
-    for where one connected set is larger than the batches would be.
+    Connected sets of the same size, in rows and links, are dealt out evenly. There are fewer batches than
+    `num_batches` where one connected set is larger than the batches would be.
 
     Parameters
     ----------
     graph : LabelGraph
-        Over all points, laid out for a number of clusters if it has loops.
+        Graph of all points, laid out for a number of clusters if it has loops.
     num_batches : int
     seed : int
     groups : Groups, optional
@@ -148,7 +148,7 @@ def deal_batches(
 
 
 def of_points(graph: LabelGraph, points: NDArray, groups: Groups | None = None) -> Batches:
-    """Some points, in increasing order, with their rows and the links among them; no spare ones."""
+    """Select points, in increasing order, with their rows and the links among them; without spare ones."""
     all_links, rows, local = graph.links, points, None
     links = np.flatnonzero(np.isin(all_links.pairs, points).all(axis=1))
     if groups is not None:
@@ -165,8 +165,8 @@ def deal_connected_sets(problem: Problem, batch_sets: int, seed: int) -> Batches
     Raises
     ------
     ValueError
-        If the model does not observe one LinkedMixture, or sums its labels out approximately, or
-        there are no more connected sets than that.
+        If the model does not observe exactly one LinkedMixture, or sums its labels out approximately, or
+        has no more than `batch_sets` connected sets.
     """
     graph, groups = _linked(problem)
     if batch_sets >= graph.num_connected_sets:
@@ -178,14 +178,14 @@ def deal_connected_sets(problem: Problem, batch_sets: int, seed: int) -> Batches
 
 
 def large_batches(problem: Problem, batch_sets: int, seed: int) -> Batches | None:
-    """Batches of at least 2000 connected sets, each enough to locate a mode; None if there are fewer sets."""
+    """Deal batches of at least 2000 connected sets, enough to locate a mode; None if there are fewer sets."""
     graph, groups = _linked(problem)
     number = graph.num_connected_sets // max(batch_sets, _ENOUGH)
     return deal_batches(graph, number, seed, groups) if number > 1 else None
 
 
 def _linked(problem: Problem) -> tuple[LabelGraph, Groups | None]:
-    """Links of the one observed LinkedMixture, and the groups that its rows belong to."""
+    """Return the links of the one observed LinkedMixture, and the groups that its rows belong to."""
     if approximation(problem) is not None:
         raise ValueError(
             "batch_sets needs labels that are summed out exactly; leave it out, or fit with "
@@ -205,14 +205,14 @@ def _linked(problem: Problem) -> tuple[LabelGraph, Groups | None]:
 def estimated_log_prob(
     batches: Batches | None, number: ArrayLike
 ) -> Callable[[Mapping[str, dict]], Array]:
-    """Log density of a trace by one batch; of all data where there are no batches."""
+    """Estimator of the log density of a trace from one batch; the exact one where there are no batches."""
     if batches is None:
         return sum_log_prob
     return partial(batched_log_prob, batches=batches, number=number)
 
 
 def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayLike) -> Array:
-    """Log density of a trace, the likelihood of the linked mixture estimated from one batch."""
+    """Log density of a trace, with the likelihood of the linked mixture estimated from one batch."""
     found = finite_mixtures(trace).items()
     linked = {name: fn for name, (fn, _) in found if fn.links() is not None}
     batch = batches.at(number)
@@ -231,20 +231,20 @@ def _log_prob(fn: FiniteMixture, value: Array, batch: Batches) -> Array:
     some = fn.take(batch)
     if some is not None:
         return some.log_prob(value[batch.rows])
-    # a distribution cannot be cut: densities of all rows, then sums over the labels of some
+    # the distribution cannot be subset: compute densities of all rows, then sum over the labels of some
     unary = fn.label_factors(fn.log_factors(value))
     return fn.labels_of(batch).log_evidence(unary[batch.points])
 
 
 def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray[np.int64]:
-    """Batch of each connected set, given how many rows and links each has."""
+    """Return the batch of each connected set, given how many rows and links each has."""
     size = rows + links
     number = int(max(min(num_batches, size.sum() // size.max()), 1))
     order = np.random.default_rng(seed).permutation(len(size))
     order = order[np.argsort(-size[order], kind="stable")]
     large, small = order[size[order] > 1], order[size[order] == 1]
     owner = np.empty(len(size), np.int64)
-    turn = np.arange(len(large)) % (2 * number)  # to and fro
+    turn = np.arange(len(large)) % (2 * number)  # forwards, then backwards
     owner[large] = np.minimum(turn, 2 * number - 1 - turn)
     dealt = np.bincount(owner[large], rows[large], minlength=number)
     goal = (rows.sum() + np.arange(number)) // number
@@ -254,7 +254,7 @@ def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray
 
 
 def _members(owner: NDArray, number: int) -> list[NDArray[np.int64]]:
-    """Positions at which each number up to `number` stands."""
+    """Positions at which each integer below `number` occurs in `owner`."""
     ends = np.cumsum(np.bincount(owner, minlength=number))
     return np.split(np.argsort(owner, kind="stable"), ends[:-1])
 
@@ -264,7 +264,7 @@ def _padded(values: NDArray, length: int, spare: int) -> NDArray[np.int64]:
 
 
 def _alike(graph: LabelGraph, links: Sequence[Links], room: Sizes) -> list[LabelGraph]:
-    """Compile several sets of links to graphs of equal sizes: the largest that any of them needs."""
+    """Compile several sets of links to graphs of equal sizes, the largest that any of them needs."""
     graphs: dict[int, LabelGraph] = {}
     waiting = list(range(len(links)))
     while waiting:

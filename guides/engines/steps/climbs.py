@@ -1,4 +1,4 @@
-"""Iterations of several starts, each until it stops: stop codes, loop, progress, clock."""
+"""Iterations from several starts, each until it stops: stop codes, loop, progress, clock."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ __all__ = [
 ]
 
 SETTLED, CUT, BROKEN, STALLED = 1, 2, 3, 4
-"""Why a start stopped: converged, out of steps, not finite, no step leads further up."""
+"""Reasons why a start stopped: converged, out of steps, not finite, no step leads further up."""
 
 _FEW_STEPS = 1024
-"""Histories of so many steps or fewer have one length; longer ones take steps of eight."""
+"""Length of the shortest history; the lengths of longer ones increase by factors of eight."""
 
 _ROUNDING = 4
-"""Rounding errors of an objective, in units of the last place, that are no gain."""
+"""Number of units in the last place of an objective that count as rounding error and not as a gain."""
 
 _MOST = 1e6
-"""Size of an objective above which a tolerance is relative to this number: a larger one may be an offset, as
-of data far from where the prior has them, and does not tell what is left to gain."""
+"""Size of an objective above which a tolerance is relative to this number. A larger objective may be due to
+an offset, as where data are far from their prior, and does not show what is left to gain."""
 
 
 def history_length(max_steps: int) -> int:
-    """Entries of the history of a climb, spare ones included: one more than `max_steps` at least.
+    """Length of the history of a climb, including spare entries; at least one more than `max_steps`.
 
-    Climbs that differ only in how many steps they may take share a program.
+    Climbs that differ only in their maximum number of steps can then share a program.
     """
     return next(size for k in count() if (size := _FEW_STEPS << 3 * k) > max_steps)
 
@@ -53,24 +53,24 @@ def history_length(max_steps: int) -> int:
 def stop_code(
     *, settled: Array, cut: Array, broken: ArrayLike = False, stalled: ArrayLike = False
 ) -> Array:
-    """Code of the first that holds: broken, settled, stalled, cut; 0 where the run goes on."""
+    """Code of the first condition that holds: broken, settled, stalled, cut; 0 where the run goes on."""
     code = jnp.where(stalled, STALLED, jnp.where(cut, CUT, 0))
     return jnp.where(broken, BROKEN, jnp.where(settled, SETTLED, code))
 
 
 def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tuple[Array, Array]:
-    """Whether steps that gain less and less have little left to gain, and the gain of the last one.
+    """Return whether steps with decreasing gains have little left to gain, and the gain of the last step.
 
-    Gains are taken to go on falling by one factor, as they do near the mode (Aitken's estimate), so that
-    a slow climb is not cut short. Where gains grow there is no telling. Gains that are rounding errors end a
-    climb in any case.
+    Gains are assumed to decrease geometrically, as they do near the mode (Aitken's estimate), so that a slow
+    climb is not cut short. Where gains grow, there is no estimate. Gains that are rounding errors end a climb
+    in any case.
 
     Parameters
     ----------
     value, last, gain_before : Array, shape ()
         Objective now and before the last step, and the gain of the step before that.
     tol : ArrayLike, shape ()
-        What may be left to gain, relative to one plus the objective, of which no more than a million counts.
+        Gain that may be left, relative to one plus the size of the objective, which is capped at a million.
 
     References
     ----------
@@ -87,22 +87,22 @@ def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tu
 
 
 def is_little(gain: Array, value: Array, tol: ArrayLike) -> Array:
-    """Whether a gain that a step promises is one that a tolerance allows, or that rounding hides.
+    """Return whether the expected gain of a step is within the tolerance, or hidden by rounding.
 
-    The gain is compared with `tol` times a million, whatever the objective. A slope that is small beside a
-    large objective may still lead far up.
+    The gain is compared with `tol` times a million, whatever the objective: a slope that is small relative to
+    a large objective may still lead far up.
 
     Parameters
     ----------
     gain, value : Array
-        In nats; half the slope along a step of Newton's method is what it promises.
+        In nats; the expected gain of a step of Newton's method is half the slope along it.
     tol : ArrayLike, shape ()
     """
     return gain <= jnp.maximum(tol * _MOST, rounding_of(value))
 
 
 def rounding_of(value: Any) -> Any:
-    """Difference that rounding leaves between objectives that are equal; of an array of JAX or NumPy."""
+    """Difference that rounding may leave between equal objectives, for an array of JAX or NumPy."""
     return _ROUNDING * float(jnp.finfo(value.dtype).eps) * (1 + abs(value))
 
 
@@ -130,7 +130,7 @@ def climbed(
     keep: Keeper,
     clock: Clock,
 ) -> tuple[Any, Any]:
-    """Run a compiled climb to its end, in pieces that are shown and kept.
+    """Run a compiled climb to its end, in pieces after which progress is shown and the state is kept.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ def climbed(
         ``program(state, *fixed, limit) -> (state, found)``, made with `until_stopped`.
     state : object
     fixed : tuple
-        What the program is given besides, in every piece.
+        Further arguments of the program, the same in every piece.
     describe : callable
-        Says in a few words where a state has got.
+        Describes the progress of a state in a few words.
     advance : callable
         As from `progress_bar`.
     keep : Keeper
@@ -155,5 +155,5 @@ def climbed(
         state, found = in_pieces(
             lambda state, limit: program(state, *fixed, limit), state, advance, describe, keep.offer
         )
-        keep.offer(state, now=True)  # what follows may take long
+        keep.offer(state, now=True)  # the next stage may take long
     return state, found

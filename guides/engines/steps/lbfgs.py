@@ -1,4 +1,4 @@
-"""L-BFGS in steps of one gradient each, so that a compiled loop holds the model's gradient once."""
+"""L-BFGS in steps of one gradient each, so that a compiled loop contains the model's gradient only once."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _FLAT = 1e-10
 """Largest entry of a gradient, relative to the loss, that counts as zero."""
 
 _REACH = 4.0
-"""Longest step in a coordinate whose map to a support is flat far out. A step without a limit may end where
-the slope vanishes for that reason alone."""
+"""Longest step in a coordinate whose map to a support is flat far out. An unlimited step may end where the
+slope vanishes for that reason alone."""
 
 _PATIENCE = 8
-"""Gradients after which steps of Newton, whose convergence is quadratic, show whether they gain."""
+"""Number of gradients after which Newton steps, whose convergence is quadratic, should show a gain."""
 
 
 class _Memory(NamedTuple):
-    """The last accepted steps, oldest first; rows are zero where there were none yet.
+    """The last accepted steps, oldest first; rows are zero where there are none yet.
 
     Attributes
     ----------
     move, bend : Array, shape (memory_size, num_coordinates)
         Differences of points, and of the gradients there.
     weight : Array, shape (memory_size,)
-        Inverse of the product of the two, or zero.
+        Inverse of the inner product of the two, or zero.
     """
 
     move: Array
@@ -60,9 +60,9 @@ class Search(NamedTuple):
     steps : Array of int, shape ()
         Gradients computed so far.
     point, gradient : Array, shape (num_coordinates,)
-        Best point, and the gradient there; one vector, as every array more is compiled anew.
+        Best point, and the gradient there. Each is a single vector, as every further array costs compilation.
     value : Array, shape ()
-        Loss there; infinite before the first step, and for good if it is not finite at the start.
+        Loss there; infinite before the first step, and throughout if it is not finite at the start.
     direction : Array, shape (num_coordinates,)
     slope : Array, shape ()
         Derivative along `direction`.
@@ -88,12 +88,12 @@ class Search(NamedTuple):
 
     @property
     def promised(self) -> Array:
-        """Fall of the loss along `direction`, if it is as quadratic as the step takes it to be."""
+        """Expected decrease of the loss along `direction`, if the step's quadratic approximation holds."""
         return -self.slope / 2
 
 
 def start_search(point: Array, memory_size: int) -> Search:
-    """State before the first step, which evaluates the loss at `point` itself."""
+    """Return the state before the first step, which evaluates the loss at `point` itself."""
     zero, far = jnp.zeros(()), jnp.asarray(jnp.inf)
     still, rows = jnp.zeros_like(point), jnp.zeros((memory_size, *point.shape), point.dtype)
     return Search(
@@ -119,8 +119,8 @@ def search_step(
 ) -> Search:
     """Compute one gradient: accept the trial point if it meets the weak Wolfe conditions.
 
-    Else the step length is doubled, or the bracket halved (Lewis and Overton 2013, algorithm 2.6).
-    Where given, ``solve(gradient, point)`` is the step uphill, in place of L-BFGS's. Coordinates that are
+    Otherwise, the step length is doubled, or the bracket halved (Lewis and Overton 2013, algorithm 2.6).
+    ``solve(gradient, point)``, if given, is the step uphill in place of that of L-BFGS. Coordinates that are
     `bounded` move by no more than a few units in a step.
     """
     trial = search.point + search.length * search.direction
@@ -172,8 +172,8 @@ def _furthest(direction: Array, bounded: ArrayLike) -> Array:
 def _quasi_newton(search: Search, point: Array, gradient: Array) -> tuple[Array, _Memory]:
     """L-BFGS's step uphill from a new point (Nocedal and Wright 2006, algorithm 7.4), and its memory.
 
-    The memory is shifted, not written in a circle, and read from end to end: where several searches run
-    at once, no entry is looked up by a number of their own, which would be dear to compile.
+    The memory is shifted, rather than used as a ring buffer, and read from end to end. Where several searches
+    run at once, none then needs indices of its own, which would be expensive to compile.
     """
     move, bend = point - search.point, gradient - search.gradient
     product = bend @ move
@@ -210,16 +210,16 @@ def minimise(
     memory_size: int = 10,
     bounded: ArrayLike = False,
 ) -> Array:
-    """Point of lowest loss that some steps find; never one of higher loss than `start`.
+    """Return the point of lowest loss found in some steps; its loss is never higher than that of `start`.
 
     Parameters
     ----------
     loss : callable
     start : Array, shape (num_coordinates,)
     num_steps : int
-        Maximum number of gradients; fewer if the slope vanishes or no step lowers the loss any more.
+        Maximum number of gradients; fewer are used if the slope vanishes or no step lowers the loss any more.
     memory_size : int
-        Differences that L-BFGS remembers.
+        Number of differences that L-BFGS stores.
     bounded : Array of bool, shape (num_coordinates,), optional
         See `search_step`.
     """
@@ -239,7 +239,7 @@ def minimise(
 
 
 def is_flat(search: Search, tol: ArrayLike) -> Array:
-    """Whether the gradient is small, relative to the loss, and leads hardly further up."""
+    """Return whether the gradient is small relative to the loss, and hardly any decrease is left."""
     return (relative_slope(search) <= tol) & is_little(search.promised, search.value, tol)
 
 
@@ -249,7 +249,7 @@ def relative_slope(search: Search) -> Array:
 
 
 def held_up(search: Search, history: Array) -> Array:
-    """Whether steps of Newton have nothing left to gain, and have gained nothing, but for rounding."""
+    """Return whether Newton steps have nothing left to gain, and have gained nothing but for rounding."""
     rounding = rounding_of(search.value)
     before = history[jnp.maximum(search.steps - 1 - _PATIENCE, 0)]
     still = jnp.abs(-search.value - before) <= rounding

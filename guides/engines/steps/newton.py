@@ -1,4 +1,4 @@
-"""Newton steps: with all of the Hessian, and truncated, by its products with vectors alone."""
+"""Newton steps: with the full Hessian, and truncated ones that need only its products with vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 __all__ = ["full_newton_steps", "newton_steps"]
 
 _MOST_PRODUCTS = 100
-"""Products with the Hessian in one step."""
+"""Maximum number of products with the Hessian in one step."""
 
 _FLAT = 1e-10
 """Curvature, relative to the largest, below which a direction counts as flat."""
@@ -31,20 +31,19 @@ class _Solve(NamedTuple):
 
 
 def newton_steps(loss: Callable[[Any], Array], metric: Callable[[Any], Callable]) -> Callable:
-    r"""Steps that solve :math:`H p = g` as far as the curvature of the loss is positive.
+    r"""Make steps that solve :math:`H p = g` as far as the curvature of the loss is positive.
 
-    By conjugate gradients, which end where the residual has fallen to a share
-    :math:`\min(1/2, \sqrt{|g|})` of the gradient g, so that steps are exact near a minimum, or at a
-    direction of negative curvature; if that is the first one, it is the step. Norms are those of
-    the metric.
+    Conjugate gradients end where the residual has fallen to a share :math:`\min(1/2, \sqrt{|g|})` of the
+    gradient g, so that steps are exact near a minimum. They also end at a direction of negative curvature;
+    if that is the first direction, it is the step. Norms are those of the metric.
 
     Parameters
     ----------
     loss : callable
-        Of a pytree.
+        Function of a pytree.
     metric : callable
-        ``metric(point)`` returns a linear, symmetric and positive map of gradients to steps, near
-        the inverse of the Hessian; it preconditions.
+        ``metric(point)`` returns a linear, symmetric and positive map of gradients to steps, close to the
+        inverse of the Hessian; it is the preconditioner.
 
     Returns
     -------
@@ -94,14 +93,14 @@ def newton_steps(loss: Callable[[Any], Array], metric: Callable[[Any], Callable]
 
 
 def full_newton_steps(loss: Callable[[Any], Array]) -> Callable:
-    r"""Steps :math:`|H|^{-1} g` by the Hessian of a loss of few coordinates.
+    r"""Make steps :math:`|H|^{-1} g` by the Hessian of a loss of few coordinates.
 
-    Its eigenvalues enter by their size, so that steps lead away from saddles, and downhill always.
+    Its eigenvalues enter by their absolute values, so that steps lead away from saddles, and always downhill.
 
     Parameters
     ----------
     loss : callable
-        Of a pytree.
+        Function of a pytree.
 
     Returns
     -------
@@ -119,7 +118,7 @@ def full_newton_steps(loss: Callable[[Any], Array]) -> Callable:
         bend = jax.jacfwd(jax.grad(lambda vector: loss(unravel(vector))))(flat)
         curvature, directions = jnp.linalg.eigh((bend + bend.T) / 2)
         size = jnp.abs(curvature)
-        # at least the smallest number: all may be flat, as where a trial point is no good
+        # at least the smallest number: all directions may be flat, as at a bad trial point
         least = jnp.maximum(_FLAT * size.max(initial=0.0), jnp.finfo(slope.dtype).tiny)
         return unravel(directions @ ((directions.T @ slope) / jnp.maximum(size, least)))
 

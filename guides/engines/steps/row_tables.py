@@ -17,26 +17,27 @@ from ..problem.density import abstract_trace
 __all__ = ["in_shares"]
 
 _LARGE = 2_000_000
-"""Numbers in the tables of a model; with fewer, one core is as fast."""
+"""Number of entries in the tables of a model below which one core is as fast."""
 
 _FEW = 10
-"""Times as many nodes of a graph there are as stand in its order, where this is short."""
+"""The order of a graph is short if the graph has more than so many times as many nodes."""
 
 
 def in_shares(problem: Problem, num_runs: int, in_turns: Collection[str] = ()) -> tuple:
-    """The data of a problem, divided among cores or devices where that pays; see `machine.shares`.
+    """Return the data of a problem, divided among cores or devices where that pays; see `machine.shares`.
 
-    Several runs side by side use all cores of a processor as they are. The model must observe mixtures
-    whose rows neither links nor groups tie, and the data be tables of one row per point. Or the rest of the
-    model is small beside passes over linked points that devices take in turns, whose data lie on each.
+    Several runs side by side use all cores of a processor anyway. There are two cases. In the first, the
+    model observes mixtures whose rows neither links nor groups tie, and the data are tables of one row per
+    point. In the second, the rest of the model is small beside passes over linked points that devices take
+    in turns; the data then lie on each device.
 
     Parameters
     ----------
     problem : Problem
     num_runs : int
-        How many runs are to use them, such as starts.
+        Number of runs that use the data, such as starts.
     in_turns : collection of str
-        Observed sites of which nothing but statistics of one pass is asked, which devices share.
+        Observed sites of which only statistics of one pass are needed; devices share such a pass.
     """
     if num_runs > 1 and jax.device_count() == 1:
         return problem.args
@@ -72,5 +73,5 @@ def _observed(problem: Problem) -> dict[str, dict]:
 
 
 def _is_mostly_in_lanes(graph: LabelGraph) -> bool:
-    """Whether few nodes stand in the order, which one device goes through for all."""
+    """Return whether few nodes are in the order that a single device has to go through for all."""
     return int(np.sum(graph.order < graph.num_nodes)) * _FEW < graph.num_nodes

@@ -1,4 +1,4 @@
-"""Shortlist of starts that are climbed to the end."""
+"""Shortlist of starts from which climbs go on to the end."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..plumbing.side_by_side import num_processors
 __all__ = ["first_of", "shortlisted"]
 
 _ROUNDS = ((30, 3), (60, 1))
-"""Steps after which starts are compared, and how many are kept then, in numbers of restarts."""
+"""Steps after which starts are compared, and how many are kept, in multiples of the number of restarts."""
 
 _TRIAL = 4
-"""Steps of one start that show how long steps take."""
+"""Number of steps from one start by which the time per step is measured."""
 
 _ALIKE = 0.3
-"""Nats between starts that are taken to climb to the same mode."""
+"""Largest difference in nats between starts that are taken to climb to the same mode."""
 
 
 def _picked(state: Any, rows: NDArray[np.int64]) -> Any:
-    """Some members of a batch, on the host."""
+    """Return some members of a batch, on the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], state)
 
 
 def first_of(state: Any, number: int) -> Any:
-    """The first of many starts, at most `number` of them."""
+    """Return the first starts, at most `number` of them."""
     return _picked(state, np.arange(min(number, len(state.code))))
 
 
@@ -52,8 +52,8 @@ def shortlisted(
 ) -> Any:
     """Climb some steps from many starts, and keep the highest of those that differ.
 
-    The first starts, a fifth of those kept, stay whatever their height. A quarter is left for starts that
-    are like others: they show whether a mode is found more than once.
+    The first starts, a fifth of those kept, stay whatever their height. A quarter of the places is left
+    for starts that are like others: they show whether a mode is found more than once.
 
     Parameters
     ----------
@@ -65,15 +65,15 @@ def shortlisted(
     number : int
         How many starts to keep.
     height : callable
-        What is climbed, of the starts of a state.
+        Objective at the starts of a state.
     advance : callable
         As from `progress_bar`.
     keep : Keeper
-        A state that it kept is returned as it is.
+        A state that it holds is returned unchanged.
     clock : Clock
-        Counts the time that it takes.
+        Counts the time taken.
     pace : int
-        Steps that lead as far as one of EM.
+        Number of steps that lead as far as one step of EM.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def _described(state: Any) -> str:
 def _in_chunks(
     program: Callable, fixed: tuple, number: int, state: Any, limit: NDArray
 ) -> tuple[Any, None]:
-    """Climb from all starts; accelerators have a program for `number` of them."""
+    """Climb from all starts; accelerators run a program for `number` of them at a time."""
     if jax.default_backend() == "cpu":
         return program(state, *fixed, limit)[0], None
     total = len(state.code)
@@ -133,7 +133,7 @@ def _in_chunks(
 
 
 def _promising(top: NDArray, order: NDArray[np.int64], kept: int, number: int) -> NDArray[np.int64]:
-    """Rows to keep, given heights and the places that rows had in the beginning."""
+    """Return the rows to keep, given heights and the places that rows had at the beginning."""
     chosen = [row for row in np.argsort(order) if order[row] < max(1, number // 5)]
     by_height = np.argsort(-top, kind="stable")
     apart: list[int] = []

@@ -1,4 +1,4 @@
-"""Starting values: at partitions, near zero or at draws of priors for other sites, or as given."""
+"""Starting values: at partitions; for other sites near zero or at draws of priors; or as given."""
 
 from __future__ import annotations
 
@@ -48,33 +48,33 @@ __all__ = [
 ]
 
 _SEEDED_STEPS = 50
-"""Gradients of L-BFGS that fit components without closed form to a partition."""
+"""Number of gradients of L-BFGS that fit components without closed form to a partition."""
 
 _CANDIDATES = 4, 8
-"""Fewest and most starts that are drawn for each that is climbed to the end, where labels are latent."""
+"""Minimum and maximum number of starts drawn for each climb to the end, where labels are latent."""
 
 _ENTRIES = 100_000
-"""Entries of the data, times clusters, times such starts, up to which more are drawn than the fewest."""
+"""Product of entries of the data, clusters and such starts up to which more than the minimum are drawn."""
 
 _SHARE = 0.05
-"""Share of the memory that starts may take before fewer are drawn."""
+"""Share of the memory above which fewer starts are drawn."""
 
 _PRIOR_DRAWS = 1000
-"""Draws of the prior among which starts are looked for where the density may be zero."""
+"""Number of draws of the prior that are searched for starts where the density may be zero."""
 
 _WIDE = 3.0
-"""Standard deviation of unconstrained coordinates under a flat prior there."""
+"""Standard deviation of unconstrained coordinates in these draws where a prior is flat."""
 
 _ELEMENTWISE: dict[type, Callable[[NDArray], NDArray]] = {
     type(constraints.real): np.positive,
     type(constraints.positive): np.exp,
     type(constraints.unit_interval): expit,
 }
-"""Maps from unconstrained numbers to supports that need no compiled program."""
+"""Maps from unconstrained numbers to supports that run without a compiled program."""
 
 
 def starting_point(problem: Problem, init: Any) -> dict[str, Any]:
-    """Take the values of the latent sites, as NumPy arrays, from a mapping or a result's ``params``.
+    """Return the values of the latent sites, as NumPy arrays, from a mapping or a result's ``params``.
 
     Raises
     ------
@@ -104,9 +104,9 @@ def initial_values(
 ) -> dict[str, NDArray]:
     """Starting values for several runs, each array with a leading axis of length `num_starts`.
 
-    Blocks say where their sites start, Gaussians at the moments of partitions, say. Weights
-    start uniform, other sites near zero in unconstrained space. Starts without density, such as those
-    whose support excludes some data, are replaced by draws of the prior that have one.
+    Blocks declare where their sites start; Gaussians, for example, start at the moments of partitions.
+    Weights start uniform, other sites near zero in unconstrained space. Starts of zero density, such as
+    those whose support excludes some data, are replaced by draws of the prior at which it is not zero.
 
     Parameters
     ----------
@@ -114,10 +114,9 @@ def initial_values(
     seed, num_starts : int
     seeded : bool
         Fit sites to partitions of the data, where labels are latent and no block has starts. In every
-        second start, sites without a block are at draws of their priors. Of starts that are equal only one
-        is left.
+        second start, sites without a block are at draws of their priors. Duplicate starts are dropped.
     clock : Clock, optional
-        Counts what compiling takes.
+        Counts the time of compilation.
     """
     clock = clock or Clock()
     latent = latent_sites(abstract_trace(problem))
@@ -145,16 +144,16 @@ def initial_values(
 
 
 def has_walls(problem: Problem) -> bool:
-    """Whether the density may be zero in a part of the space; that of the library's own models is not."""
+    """Return whether the density may be zero in a part of the space; in the library's models it is not."""
     return not is_ours(problem) and may_vanish(problem)
 
 
 def with_density(
     problem: Problem, starts: dict[str, NDArray], seed: int, clock: Clock
 ) -> dict[str, NDArray]:
-    """Starts, those at which the density is zero replaced by draws of the prior at which it is not.
+    """Replace starts at which the density is zero by draws of the prior at which it is not.
 
-    All stay where there are no such draws.
+    All starts stay where there are no such draws.
     """
     if not has_walls(problem):
         return starts
@@ -183,7 +182,7 @@ def with_density(
 
 
 def _prior_draw(problem: Problem, key: Array, args: tuple) -> dict[str, Array]:
-    """Latent sites drawn from their priors; those with a flat one, widely in unconstrained space."""
+    """Draw latent sites from their priors; those with a flat prior, widely in unconstrained space."""
     of_priors, of_flat = jax.random.split(key)
 
     def fill(site: dict) -> Array | None:
@@ -211,10 +210,10 @@ def log_densities(problem: Problem, points: Mapping[str, Any], clock: Clock) -> 
 
 
 def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = False) -> int:
-    """How many starts to draw, for a climb to the end from some of them.
+    """Return how many starts to draw, for a climb to the end from some of them.
 
-    More where labels are latent, unless they would fill the memory; the most where the climb goes by
-    updates of blocks (`by_updates`), all of these are in closed form, and data are few.
+    More are drawn where labels are latent, unless they would fill the memory. The maximum is drawn where the
+    climb uses updates of blocks (`by_updates`), all of them in closed form, and data are few.
     """
     trace = abstract_trace(problem)
     hidden = [fn.num_clusters for fn, _ in finite_mixtures(trace).values()]
@@ -230,7 +229,7 @@ def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = Fa
 
 
 def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
-    """One start in place of several that are equal."""
+    """Keep one start of several that are equal."""
     number = len(next(iter(starts.values())))
     table = np.concatenate([values.reshape(number, -1) for values in starts.values()], axis=1)
     first = np.sort(np.unique(table, axis=0, return_index=True)[1])
@@ -240,9 +239,9 @@ def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
 def _of_blocks(
     problem: Problem, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
 ) -> tuple[dict[str, NDArray], bool]:
-    """Starts that blocks declare, from the data, or a guess, of the first site that they learn from.
+    """Return the starts that blocks declare from the data of the first site that they learn from, or a guess.
 
-    Also whether these tell clusters apart.
+    Also return whether these starts distinguish clusters.
     """
     guesses = _guesses(problem)
     found: dict[str, NDArray] = dict(guesses)
@@ -264,7 +263,7 @@ def _of_blocks(
 
 
 def _guesses(problem: Problem) -> dict[str, NDArray]:
-    """Rough values of latent rows of individuals."""
+    """Return rough values of latent rows of individuals."""
     names = individual_sites(problem)
     if not names:
         return {}
@@ -279,7 +278,7 @@ def _guesses(problem: Problem) -> dict[str, NDArray]:
 def _seeded(
     problem: Problem, starts: dict[str, NDArray], seed: int, clock: Clock
 ) -> dict[str, NDArray]:
-    """Starts fitted to partitions of the rows of the first site whose labels are latent."""
+    """Fit starts to partitions of the rows of the first site whose labels are latent."""
     trace = abstract_trace(problem)
     plain = finite_mixtures({n: site for n, site in trace.items() if site.get("scale") is None})
     labelled = [(n, fn) for n, (fn, _) in plain.items() if fn.is_density]
@@ -312,10 +311,10 @@ def _near_zero(
     wanted: set[str],
     clock: Clock,
 ) -> dict[str, NDArray]:
-    """Values of the wanted sites, drawn around zero in unconstrained space."""
+    """Draw values of the wanted sites around zero in unconstrained space."""
     if not wanted:
         return {}
-    # drawn here: compiled random numbers cost a second or two of every first fit
+    # drawn on the host: compiled random numbers cost a second or two of every first fit
     sizes = [math.prod(jnp.shape(site["value"])) for site in latent.values()]
     noise = np.random.default_rng(seed).uniform(-1.0, 1.0, (num_starts, sum(sizes)))
     kinds = {name: type(latent[name]["fn"].support) for name in wanted}
@@ -332,7 +331,7 @@ def _near_zero(
 
             def draw(shape: tuple[int, ...]) -> Array:
                 nonlocal used
-                taken = noise[used : used + math.prod(shape)]  # supports have no more freedom
+                taken = noise[used : used + math.prod(shape)]  # no support has more coordinates
                 used += math.prod(shape)
                 return taken.reshape(shape)
 
@@ -347,7 +346,7 @@ def _near_zero(
 
 
 def random_keys(seed: int, count: int) -> NDArray[np.uint32]:
-    """Raw random keys, for `jax.random.wrap_key_data`; made here, as JAX would compile programs."""
+    """Raw random keys, for `jax.random.wrap_key_data`; made on the host, as JAX would compile programs."""
     return (
         np.random.SeedSequence(seed).generate_state(2 * count).astype(np.uint32).reshape(count, 2)
     )

@@ -1,12 +1,13 @@
 r"""The EM surrogate of any model whose latent variables are integrated out.
 
 The log joint is :math:`\log Z(L(\theta)) - \log\Omega(\theta) + \log p(\theta)` with log-factors L.
-Since :math:`\log Z` is convex in L, its linearisation at the current parameters,
+Since :math:`\log Z` is convex in L, the linearisation at the current parameters,
 
 .. math:: Q(\theta \mid \theta_0) = \langle \partial_L \log Z |_{L(\theta_0)}, L(\theta) \rangle
           - \log\Omega(\theta) + \log p(\theta),
 
-is up to a constant a lower bound that touches: exactly the expected complete-data log density.
+is, up to a constant, a lower bound that touches the log joint there. It is the expected complete-data log
+density.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ def expectation(
     args: tuple,
     one_pass: Mapping[str, str] | None = None,
 ) -> tuple[Array, dict[str, Any]]:
-    """E-step.
+    """Compute the E-step: the log joint density, and the expected sufficient statistics.
 
     Parameters
     ----------
     problem, params, args
     one_pass : mapping of str to str, optional
-        Observed sites, and a site of the block that finds their statistics in one pass.
+        For each observed site, a site of the block that finds its statistics in one pass.
 
     Returns
     -------
     log_joint : Array, shape ()
     posterior : dict
-        For each observed site that integrates latent variables out the slope of its log partition
-        function in its log-factors: the expected sufficient statistics.
+        For each observed site that integrates latent variables out, the gradient of its log partition
+        function in its log-factors, which are the expected sufficient statistics.
     """
     total = jnp.asarray(0.0)
     posterior = {}
@@ -94,7 +95,7 @@ def tightened(
     ----------
     problem, params, args
     num_steps : int
-        Gradients of L-BFGS at most.
+        Maximum number of gradients of L-BFGS.
     """
     trace = trace_model(problem, params, args)
     better = dict(params)
@@ -112,9 +113,9 @@ def tightened(
 def drawn(
     problem: Problem, params: Mapping[str, Array], args: tuple, rng_key: Array
 ) -> dict[str, Any]:
-    """Statistics of latent variables drawn jointly given parameters and data.
+    """Return statistics of latent variables that are drawn jointly given parameters and data.
 
-    `expectation` takes their mean. With these in its place `linearised` is the log density of
+    `expectation` returns their mean. With drawn statistics in its place, `linearised` is the log density of
     parameters, latent variables and data.
     """
     found = {}
@@ -149,7 +150,7 @@ def raise_surrogate(
     num_steps: int,
     names: tuple[str, ...] | None = None,
 ) -> dict[str, Array]:
-    """Raise Q in some sites, all by default; see `climb`."""
+    """Increase Q in some sites, all by default; see `climb`."""
     chosen = tuple(params) if names is None else names
     return climb(problem, params, args, partial(linearised, posterior=posterior), num_steps, chosen)
 
@@ -162,17 +163,17 @@ def climb(
     num_steps: int,
     names: tuple[str, ...],
 ) -> dict[str, Array]:
-    """Raise an objective in some sites by L-BFGS in unconstrained coordinates; never lower it.
+    """Increase an objective in some sites by L-BFGS in unconstrained coordinates; it never decreases.
 
     Parameters
     ----------
     problem, params, args
     objective : callable
-        Of a trace of the model.
+        Function of a trace of the model.
     num_steps : int
         Maximum number of gradients.
     names : tuple of str
-        Sites to move; the others stay.
+        Sites to move; the others are held fixed.
     """
     start, bounded, at = _in_coordinates(problem, params, args, names)
     sites = at(minimise(lambda point: -objective(at(point)), start, num_steps, bounded=bounded))
@@ -187,7 +188,7 @@ def slope_at(
     names: tuple[str, ...],
     point: Array,
 ) -> tuple[Array, dict[str, Array]]:
-    """Gradient of an objective at a vector of coordinates of some sites, and their values; see `climb`."""
+    """Return the gradient of an objective at a vector of coordinates of some sites, and the sites' values."""
     _, _, at = _in_coordinates(problem, params, args, names)
 
     def value(point: Array) -> tuple[Array, dict[str, Array]]:
@@ -200,7 +201,7 @@ def slope_at(
 def _in_coordinates(
     problem: Problem, params: Mapping[str, Array], args: tuple, names: tuple[str, ...]
 ) -> tuple[Array, NDArray[np.bool_], Callable[[Array], dict]]:
-    """Coordinates of some sites as a vector, which of them are bounded, and the trace at such a vector."""
+    """Return coordinates of some sites as a vector, which are bounded, and the map of vectors to traces."""
     fixed = {name: value for name, value in params.items() if name not in names}
     sites = trace_model(problem, params, args)
     start = unconstrain(sites, {name: params[name] for name in names})
@@ -213,7 +214,7 @@ def _in_coordinates(
 
 
 def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, Any]:
-    """Give each point of an observed site mostly to one cluster, in place of responsibilities.
+    """Replace responsibilities: allot each point of an observed site mostly to one cluster.
 
     Parameters
     ----------
@@ -221,14 +222,14 @@ def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, A
         As from `expectation`.
     site : str
     labels : Array, shape (num_points,)
-        Where the points of the site are others, groups of rows say, what is given stays.
+        Where they do not match the points of the site, which may be groups of rows, `posterior` is kept.
     """
     slope = dict(posterior[site])
     unary = slope["unary"]
     if len(unary) != len(labels):
         return dict(posterior)
     num_clusters = unary.shape[1]
-    # a share for every cluster keeps one that has few points from shrinking onto them
+    # a share of each point for every cluster keeps clusters of few points from shrinking onto these
     share = 0.9 * jax.nn.one_hot(labels, num_clusters) + 0.1 / num_clusters
     if unary.ndim == 3:
         slope["unary"] = jnp.broadcast_to(share[..., None] / unary.shape[2], unary.shape)
@@ -244,7 +245,7 @@ def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, A
 
 
 def shares(slope: Mapping[str, Any]) -> Array:
-    """Responsibilities among the expected statistics of one site, shape (num_points, num_clusters)."""
+    """Responsibilities in the expected statistics of one site, shape (num_points, num_clusters)."""
     unary = slope["unary"]
     return unary.sum(axis=2) if unary.ndim == 3 else unary
 
@@ -260,7 +261,7 @@ def cluster_sizes(posterior: Mapping[str, Any]) -> Array:
 
 
 def _linear(site: dict) -> Collapsed | None:
-    """Distribution that EM linearises; a site under a scale is left as the density that it is."""
+    """Distribution that EM linearises; None for a site with a scale, whose density is left as it is."""
     return collapsed_of(site) if site.get("scale") is None else None
 
 
@@ -268,7 +269,7 @@ def inner(slope: Any, factors: Any) -> Array:
     """Sum of the products of statistics and factors."""
 
     def one(weight: Array, factor: Array) -> Array:
-        used = weight != 0  # a state of probability zero may have a factor of zero
+        used = weight != 0  # a state of probability zero may have a log-factor of minus infinity
         return jnp.sum(jnp.where(used, weight * jnp.where(used, factor, 0.0), 0.0))
 
     return sum(jax.tree.leaves(jax.tree.map(one, slope, factors)), start=jnp.zeros(()))

@@ -1,4 +1,4 @@
-"""Whether the updates of a user's model agree with its density."""
+"""Checks whether the updates of a user's model agree with its density."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .updates import Part, Plan, block_of, is_ours, listed, observations, update
 __all__ = ["check_updates"]
 
 _TOLERANCE = 1e-5
-"""Relative difference between an update and the model's density that rounding may leave."""
+"""Relative difference between an update and the model's density that is put down to rounding."""
 
 _RENEWALS = 100
-"""Updates after which a block that only raises the surrogate should be at rest."""
+"""Number of updates after which a block that only increases the surrogate should have converged."""
 
 _EXPANSIONS = 25
-"""Steps of expanded EM after which it is looked at, and once more after as many."""
+"""Number of steps of expanded EM before the first check, and again before the second."""
 
 _STUCK = 0.95
-"""Share of the slope halfway that is not to be left at the end."""
+"""Share of the slope at the first check that must not remain at the second."""
 
 
 def check_updates(
@@ -40,17 +40,17 @@ def check_updates(
 ) -> None:
     """Compare the updates of a user's model with its density, at two points.
 
-    The `clock` counts what compiling takes.
+    The `clock` counts the time of compilation.
 
-    Blocks of the library in models of the library are tested; a model of one's own may use them in a
-    way that their updates do not know, such as weights that are transformed on their way. A block
-    whose update only raises the surrogate must come to rest where that is flat, and steps of expanded EM
-    have to lead up, towards where the log joint density is flat.
+    Blocks of the library are tested in models of the library. A user's model may use them in a way that
+    their updates do not allow for, such as weights that are transformed before use. A block whose update
+    only increases the surrogate must converge to a point where this is flat. Steps of expanded EM must
+    increase the log joint density, towards a point where it is flat.
 
     Raises
     ------
     ValueError
-        Naming the sites whose update contradicts the density.
+        The message names the sites whose update contradicts the density.
     """
     if is_ours(problem) or not plan.parts:
         return
@@ -69,7 +69,7 @@ def check_updates(
                 for block, found, part in zip(blocks, updates, plan.parts, strict=True)
             ]
             moved = [params | part.named(new) for part, new in zip(plan.parts, modes, strict=True)]
-            # one after the other, so that the program holds the density once
+            # one after the other, so that the program contains the density only once
             before, *after = jax.lax.map(
                 lambda point: linearised(trace_model(bare, point, args), posterior),
                 jax.tree.map(lambda *values: jnp.stack(values), params, *moved),
@@ -96,7 +96,7 @@ def check_updates(
         return differences
 
     inputs = {name: jnp.asarray(value) for name, value in params.items()}, problem.args
-    sites = tuple(tuple(part.sites.values()) for part in plan.parts)  # engines plan differently
+    sites = tuple(tuple(part.sites.values()) for part in plan.parts)  # plans of engines differ
     asked = compiled("updates", problem, sites, build, *inputs, once=True)
     program = (clock or Clock()).counted(asked)
     for part, difference in zip(plan.parts, program(*inputs), strict=True):
@@ -111,7 +111,7 @@ def check_updates(
 def _left_by_expansion(
     problem: Problem, part: Part, params: dict[str, Array], args: tuple
 ) -> Array:
-    """What steps of expanded EM lose of the log joint density, or leave of its slope; zero if all is well."""
+    """Log joint density lost by steps of expanded EM, or slope that they leave; zero if all is well."""
     names = tuple(part.sites.values())
     fixed = {name: value for name, value in params.items() if name not in names}
 
@@ -140,7 +140,7 @@ def _left_by_expansion(
 def _slope_at_rest(
     problem: Problem, part: Part, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
 ) -> Array:
-    """Largest slope of Q in the sites of a block where its update has come to rest."""
+    """Return the largest slope of Q in the sites of a block where its update has converged."""
 
     def renew(_: Array, params: dict[str, Array]) -> dict[str, Array]:
         return _renewed(problem, part, params, args, posterior)
@@ -156,7 +156,7 @@ def _slope_at_rest(
 def _renewed(
     problem: Problem, part: Part, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
 ) -> dict[str, Array]:
-    """Parameters of which one block has taken its step."""
+    """Return the parameters after one update of one block."""
     trace = trace_model(problem, params, args)
     block = block_of(trace, part)
     found = update_of(block, observations(trace, part, posterior))

@@ -50,16 +50,16 @@ __all__ = [
 
 
 class Part(NamedTuple):
-    """A block as a model uses it.
+    """A block and the sites for which a model uses it.
 
     Attributes
     ----------
     sites : dict of str to str
         Name of each site by its role.
     sources : tuple of str
-        Observed sites whose latent variables the block learns from.
+        Observed sites from whose latent variables the block learns.
     chained : bool
-        Whether its prior, or the data of its sources, depend on other latent sites.
+        Whether the block's prior, or the data of its sources, depend on other latent sites.
     """
 
     sites: dict[str, str]
@@ -67,11 +67,11 @@ class Part(NamedTuple):
     chained: bool
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of the sites by role."""
+        """Return the values of the sites by role."""
         return {role: params[name] for role, name in self.sites.items()}
 
     def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by name of the site."""
+        """Return values by the names of sites."""
         return {self.sites[role]: value for role, value in values.items()}
 
 
@@ -81,19 +81,19 @@ class Plan(NamedTuple):
     Attributes
     ----------
     parts : tuple of Part
-        In closed form.
+        Blocks with an update in closed form.
     rest : tuple of str
-        Sites that have none.
+        Sites without an update.
     lacking : tuple of str
-        Why not, in sentences.
+        Reasons why they have none, as sentences.
     one_pass : dict of str to str
-        Observed sites whose statistics a block finds in one pass, and a site of that block.
+        For observed sites whose statistics a block finds in one pass, a site of that block.
     starting : tuple of Part
-        All blocks that learn from observed sites, in closed form or not: they know where to start.
+        All blocks that learn from observed sites, in closed form or not; they declare starting values.
     tightened : tuple of str
         Those sites of `rest` that describe a restricted posterior and nothing else.
     partly_known : tuple of Part
-        Blocks that learn from observed sites and of which some sites are known; see `declared_blocks`.
+        Blocks that learn from observed sites and have known sites; see `declared_blocks`.
     """
 
     parts: tuple[Part, ...]
@@ -106,10 +106,10 @@ class Plan(NamedTuple):
 
 
 def plan_updates(problem: Problem) -> Plan:
-    """Find the blocks of a model, and whether the model uses them so that their updates hold.
+    """Find the blocks of a model, and determine whether their updates are valid in it.
 
-    A block's update holds where its sites enter their own priors, and one log-factor of observed
-    sites that integrate their latent variables out, but no other density.
+    A block's update is valid if its sites enter only their own priors, and one log-factor of observed sites
+    that integrate their latent variables out.
     """
     if "plan" not in problem.notes:
         problem.notes["plan"] = _plan(problem)
@@ -168,7 +168,7 @@ def _plan(problem: Problem) -> Plan:
 
 
 def _sentences(lacking: list[_Lack]) -> tuple[str, ...]:
-    """What sites lack, each reason once."""
+    """Return sentences on why sites have no update, each reason once."""
     sites: dict[tuple[str, str], set[str]] = {}
     for own, *reason in lacking:
         sites.setdefault(tuple(reason), set()).update(own)  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ def _sentences(lacking: list[_Lack]) -> tuple[str, ...]:
 
 
 def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
-    """Observed sites of which nothing but the statistics of such a pass is asked."""
+    """Return observed sites of which only the statistics of one pass are needed; see `Plan.one_pass`."""
     trace = abstract_trace(problem)
     found = {}
     for name, (fn, _) in collapsed_sites(trace).items():
@@ -194,16 +194,16 @@ def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
 
 
 def listed(names: Any) -> str:
-    """Names in their order, as text."""
+    """Return names, in their order, as text."""
     return ", ".join(sorted(map(str, names)))
 
 
 def _uses(
     problem: Problem,
 ) -> tuple[dict[tuple[str, str | None], frozenset[str]], dict[str, frozenset[str]]]:
-    """Latent sites that each density depends on: by site, and by log-factor where it has some.
+    """Return the latent sites that each density depends on: by site, and by log-factor if it has any.
 
-    The second are those that the data of a site with log-factors depend on.
+    The second result holds the latent sites that the data of a site with log-factors depend on.
     """
 
     def densities(trace: Mapping[str, dict]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -227,7 +227,7 @@ def _uses(
 
 
 def provenance(problem: Problem, numbers: Callable[[Mapping[str, dict]], Any]) -> Any:
-    """Latent sites that numbers depend on which a function makes of a trace, in its structure."""
+    """Latent sites on which the results of a function of a trace depend, in the results' structure."""
     latent = latent_sites(abstract_trace(problem))
     values = {name: site["value"] for name, site in latent.items()}
     shapes = jax.tree.map(lambda v: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)), values)
@@ -236,22 +236,22 @@ def provenance(problem: Problem, numbers: Callable[[Mapping[str, dict]], Any]) -
 
 
 def block_of(trace: Mapping[str, dict], part: Part) -> Any:
-    """The block as it stands in a trace, with the values that its prior has there.
+    """Return the block in a trace, with the values that its prior has there.
 
-    Those of `Plan.parts` are `Updatable`, in a plan of `drawable` also `Drawable`.
+    Blocks of `Plan.parts` are `Updatable`; in a plan from `drawable`, they are also `Drawable`.
     """
     return trace[next(iter(part.sites.values()))]["infer"]["block"]
 
 
 def sources_of(trace: Mapping[str, dict], part: Part) -> list[Collapsed]:
-    """Distributions of the observed sites that a block learns from."""
+    """Return the distributions of the observed sites from which a block learns."""
     return [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
 
 
 def observations(
     trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]
 ) -> list[Observation]:
-    """What the observed sites say about a block, given expected or drawn latent variables."""
+    """Return the observations of a block at its observed sites, given expected or drawn latent variables."""
     sources = collapsed_sites({name: trace[name] for name in part.sources})
     return [Observation(*sources[name], posterior[name]) for name in part.sources]
 
@@ -270,9 +270,9 @@ def closed_forms(
     ----------
     problem, plan, params, args
     posterior : mapping
-        As of `expectation` or `drawn`.
+        As from `expectation` or `drawn`.
     pick : callable
-        ``pick(number, block, found, values) -> values``: mode or draw of what `Updatable.update` found.
+        ``pick(number, block, found, values) -> values``: mode or draw from the result of `Updatable.update`.
     """
 
     def found(number: int, trace: Mapping[str, dict], block: Updatable) -> Any:
@@ -289,7 +289,7 @@ def updated(
     find: Callable[[int, Mapping[str, dict], Updatable], Any],
     pick: Callable[[int, Any, Any, dict[str, Array]], dict[str, Array]],
 ) -> dict[str, Array]:
-    """`closed_forms` where ``find(number, trace, block)`` says what `Updatable.update` found."""
+    """Do as `closed_forms`, with ``find(number, trace, block)`` for the result of `Updatable.update`."""
     params, trace = dict(params), {}
     for number, part in enumerate(plan.parts):
         if part.chained or not number:
@@ -302,27 +302,27 @@ def updated(
 def maximised(
     number: int, block: Updatable, found: Any, values: dict[str, Array]
 ) -> dict[str, Array]:
-    """For `closed_forms`: the mode."""
+    """Return the mode; a `pick` for `closed_forms`."""
     return block.mode(found, values)
 
 
 def update_of(block: Updatable, given: list[Observation]) -> Any:
-    """What `Updatable.update` finds, given the observations of all sites that the block learns from."""
+    """Return what `Updatable.update` finds from the observations of all sites that the block learns from."""
     return block.update(pooled([block.statistics(one) for one in given]), [g.fn for g in given])
 
 
 def pooled(statistics: list[Any]) -> Any:
-    """Statistics of several sites or batches, added up."""
+    """Add up statistics of several sites or batches."""
     return jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *statistics)
 
 
 def drawable(plan: Plan, problem: Problem) -> Plan:
-    """The plan with those blocks only that have a full conditional to draw from.
+    """Return the plan with only those blocks that have a full conditional to draw from.
 
     Raises
     ------
     ValueError
-        If the prior of a block leaves no posterior.
+        If the prior of a block leads to an improper posterior.
     """
     trace = abstract_trace(problem)
     parts, rest, lacking = [], list(plan.rest), list(plan.lacking)
@@ -345,7 +345,7 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
 
 
 def refuse_restricted(problem: Problem) -> None:
-    """Refuse to draw sites that describe a restricted posterior of others: they have none themselves."""
+    """Refuse to draw sites that describe a restricted posterior of others: they have none of their own."""
     blocks = declared_blocks(abstract_trace(problem))
     names = _tightened(blocks)
     if names:
@@ -363,14 +363,14 @@ def _tightened(blocks: list[tuple[Block, dict[str, str]]]) -> tuple[str, ...]:
 
 
 def is_ours(problem: Problem) -> bool:
-    """Whether the model is one of the library, whose use of its blocks is tested."""
+    """Return whether the model belongs to the library, whose use of its blocks is tested."""
     model = problem.model.model if isinstance(problem.model, Named) else problem.model
     module = getattr(model, "__module__", None)
     return isinstance(module, str) and module.startswith("sidebayes.models")
 
 
 def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
-    """First collapsed cluster that a block reports, and what happened to it."""
+    """Return the first collapsed cluster that a block reports, and a description of what happened."""
     for block, sites in declared_blocks(abstract_trace(problem)):
         if isinstance(block, Collapsible):
             found = block.degenerate({role: params[name] for role, name in sites.items()})
@@ -380,7 +380,7 @@ def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int,
 
 
 def doubted(problem: Problem, params: Mapping[str, np.ndarray]) -> bool:
-    """Whether a block doubts a mode; see `Doubting`."""
+    """Return whether a block doubts a mode; see `Doubting`."""
     return any(
         block.doubts({role: params[name] for role, name in sites.items()})
         for block, sites in declared_blocks(abstract_trace(problem))

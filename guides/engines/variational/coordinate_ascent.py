@@ -1,4 +1,4 @@
-"""Variational Bayes by coordinate ascent: factors of conjugate blocks, points of all other sites."""
+"""Variational Bayes by coordinate ascent: factors of conjugate blocks, and points for all other sites."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ from .streamed_ascent import fit_table
 __all__ = ["CoordinateAscent"]
 
 _ENOUGH = 100
-"""Draws from which on their importance weights tell how close the factors are."""
+"""Minimum number of draws for their importance weights to show how close the factors are."""
 
 
 _ROUGH = 1e-5
-"""Relative rise of the bound below which a start of chains is near enough to the best factors."""
+"""Relative rise of the bound below which a start of chains is close enough to the best factors."""
 
 
 class _Ascent(NamedTuple):
@@ -77,7 +77,7 @@ class _Ascent(NamedTuple):
 
 
 def _members(state: _Ascent) -> tuple:
-    """What the slopes of the points depend on."""
+    """Return the part of the state on which gradients in the points depend."""
     return state.found, {**state.start, **state.points}
 
 
@@ -138,7 +138,7 @@ class CoordinateAscent(KeptEngine):
     independent_draws: ClassVar[bool] = True
 
     def roughly(self) -> CoordinateAscent:
-        """Fewer and shorter steps, and one draw: chains warm up from there."""
+        """Return the engine with fewer and shorter steps, and one draw, for starts of chains."""
         return replace(
             self,
             tol=max(self.tol, _ROUGH),
@@ -161,7 +161,7 @@ class CoordinateAscent(KeptEngine):
         Raises
         ------
         ValueError
-            If no site has an exact factor; the message says why.
+            If no site has an exact factor; the message gives the reason.
         FitError
             If the bound is not finite from any start.
         """
@@ -207,7 +207,7 @@ class CoordinateAscent(KeptEngine):
         keep: Keeper,
         clock: Clock,
     ) -> tuple[_Ascent, Ends]:
-        """Raise the bound from every start until all have stopped."""
+        """Increase the bound from every start until all have stopped."""
         advance(0, "compiling")
         build = partial(self._begin, plan)
         args = in_shares(problem, self.num_restarts)
@@ -243,7 +243,7 @@ class CoordinateAscent(KeptEngine):
         return state, ends
 
     def _begin(self, plan: Plan, problem: Problem) -> Callable:
-        """Factors of the parameters given the latent variables expected at each start."""
+        """Program of the parameters' factors given the expected latent variables at a start."""
 
         def one(start: dict, args: tuple) -> tuple:
             _, posterior = expectation(problem, start, args)
@@ -264,7 +264,7 @@ class CoordinateAscent(KeptEngine):
         return _Ascent(found=found, points=points, **jax.device_put(blank))
 
     def _program(self, plan: Plan, problem: Problem) -> Callable:
-        """For one start: labels, bound, test, factors, points; until it has stopped."""
+        """Program for one start: labels, bound, test, factors and points, until it has stopped."""
 
         def climb(state: _Ascent, args: tuple, tol: Array, most: Array, limit: Array):
             def step(state: _Ascent) -> _Ascent:
@@ -300,7 +300,7 @@ class CoordinateAscent(KeptEngine):
 
     @staticmethod
     def _slopes(plan: Plan, problem: Problem) -> Callable:
-        """Gradient of the bound in the points, given the other factors; see `Points`."""
+        """Program of the gradient of the bound in the points, given the other factors; see `Points`."""
 
         def slopes(given: tuple[Array, tuple], args: tuple) -> tuple[Array, dict]:
             row, (found, params) = given

@@ -1,4 +1,4 @@
-"""Factors of blocks and points of all other sites, and the bound that coordinate ascent raises."""
+"""Factors of blocks, points of all other sites, and the bound that coordinate ascent increases."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ NORMALIZER = "log_normalizer"
 """Key of a distribution's normaliser among its log-factors."""
 
 _TOLERANCE = 1e-4
-"""Relative difference between a factor and the model's density that rounding may leave."""
+"""Relative difference between a factor and the model's density that is put down to rounding."""
 
 
 def plan_factors(problem: Problem) -> Plan:
-    """Which blocks have a factor; all other sites are points.
+    """Plan which blocks have a factor; all other sites are points.
 
-    Given points, a block has an exact factor where its update is the full conditional, and its sites
-    alone, or with points that it follows, enter its log-factor of the observed sites, and their
-    normaliser if they enter that. The expected log joint density is then exact: it is linear in the
-    log-factors, which are either a block's, with known expectation, or depend on points only.
+    Given points, a block has an exact factor where its update is the full conditional, and no other sites
+    enter its log-factor of the observed sites, or their normaliser if its sites do; points that the block
+    follows may. The expected log joint density is then exact: it is linear in the log-factors, which are
+    either a block's, with known expectation, or depend only on points.
 
     Raises
     ------
     ValueError
-        If no block has a factor, naming the reasons, or an observed site is under a scale.
+        If no block has a factor, for reasons that the message gives, or an observed site has a scale.
     """
     trace = abstract_trace(problem)
     scaled = [name for name in collapsed_sites(trace) if trace[name].get("scale") is not None]
@@ -78,19 +78,19 @@ def plan_factors(problem: Problem) -> Plan:
 
 
 def _entries(trace: Mapping[str, dict]) -> dict[str, dict[str, Array]]:
-    """Log-factors and normaliser of every observed site."""
+    """Return log-factors and normaliser of every observed site."""
     return {name: entries_of(*site) for name, site in collapsed_sites(trace).items()}
 
 
 def entries_of(fn: Collapsed, value: Any) -> dict[str, Array]:
-    """Log-factors of an observed site, and its normaliser."""
+    """Return log-factors of an observed site, and its normaliser."""
     return fn.log_factors(value) | {NORMALIZER: fn.log_normalizer()}
 
 
 def _no_factor(
     block: Block, part: Part, entered: Mapping[str, Any], points: set[str]
 ) -> str | None:
-    """Why a block has no exact factor, None if it has one; `points` are sites that surely have none."""
+    """Say why a block has no exact factor; None if it has one. `points` are sites known to have none."""
     own = set(part.sites.values())
     if not isinstance(block, Factored):
         return f"the block of {listed(own)} has no expected factors"
@@ -111,7 +111,7 @@ class FactoredModel:
     ----------
     problem : Problem
     plan : Plan
-        Of `plan_factors`.
+        Plan from `plan_factors`.
     params : mapping
         Values of all latent sites: points, and any values of the sites of blocks, which expectations
         replace.
@@ -126,21 +126,21 @@ class FactoredModel:
 
     @property
     def points(self) -> dict[str, Array]:
-        """Values of the sites that have no factor."""
+        """Return the values of the sites that have no factor."""
         return {name: self._params[name] for name in self._plan.rest}
 
     @property
     def is_followed(self) -> bool:
-        """Whether factors depend on the points, so that they are found anew where these have moved."""
+        """Whether factors depend on the points, so that they are updated after these have moved."""
         blocks = (block_of(self._trace, part) for part in self._plan.parts)
         return bool(self._plan.rest) and any(isinstance(block, FollowsPoints) for block in blocks)
 
     def update(self, posterior: Mapping[str, Any]) -> tuple:
-        """Best factor of every block given expected latent variables."""
+        """Return the best factor of every block given expected latent variables."""
         return tuple(_update(self._trace, part, posterior) for part in self._plan.parts)
 
     def bound(self, found: tuple) -> tuple[Array, dict[str, Any]]:
-        """Lower bound with the best factor of the latent variables, and its slopes."""
+        """Return the lower bound with the best factor of the latent variables, and its gradients."""
         total, posterior = _apart(self._plan, found, self._trace), {}
         for name, (fn, at_points, expected) in _sources(self._plan, found, self._trace).items():
             factors = at_points | expected
@@ -150,9 +150,9 @@ class FactoredModel:
         return total, posterior
 
     def climb(self, found: tuple, posterior: Mapping[str, Any], num_steps: int) -> dict[str, Array]:
-        """Points that raise the expected log joint density, by L-BFGS; they never lower it.
+        """Return points after L-BFGS steps up the expected log joint density, which never decreases.
 
-        Factors that follow them must be found anew, by `update` there.
+        Factors that follow the points must then be updated by `update`.
         """
         if not self._plan.rest:
             return {}
@@ -163,13 +163,13 @@ class FactoredModel:
         return {name: moved[name] for name in self._plan.rest}
 
     def slope_at(self, found: tuple, point: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradient of the expected log joint density at a vector of coordinates of the points."""
+        """Return the gradient of the expected log joint density at a vector of coordinates of the points."""
         _, posterior = self.bound(found)
         objective = partial(_of_points, self._plan, found, posterior)
         return slope_at(self._problem, self._params, self._args, objective, self._plan.rest, point)
 
     def draw(self, rng_key: Array, found: tuple) -> tuple[dict[str, Array], Array]:
-        """Draw the sites from the factors; returns them beside the points, and their log density."""
+        """Draw sites from the factors; return them together with the points, and their log density."""
         params = self.points
         log_q = jnp.zeros(())
         keys = jax.random.split(rng_key, len(found))
@@ -181,7 +181,7 @@ class FactoredModel:
         return params, log_q
 
     def means(self, found: tuple) -> dict[str, Array]:
-        """Means of sites under their factors, where blocks know them."""
+        """Return means of sites under their factors, where blocks provide them."""
         known: dict[str, Array] = {}
         for part, factor in zip(self._plan.parts, found, strict=True):
             block = block_of(self._trace, part)
@@ -199,7 +199,7 @@ def _update(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any])
 def _sources(
     plan: Plan, found: tuple, trace: Mapping[str, dict]
 ) -> dict[str, tuple[Collapsed, dict[str, Array], dict[str, Array]]]:
-    """Of every observed site its distribution, its log-factors, and those that blocks expect.
+    """For every observed site, return its distribution, its log-factors, and expectations by blocks.
 
     The normaliser is one of the log-factors.
     """
@@ -216,7 +216,7 @@ def _sources(
 
 
 def _apart(plan: Plan, found: tuple, trace: Mapping[str, dict]) -> Array:
-    """What the bound has beside the observed sites: densities of points, divergences of factors."""
+    """Terms of the bound beside those of observed sites: densities of points, less divergences of factors."""
     inside = {name for part in plan.parts for name in part.sites.values()}
     inside |= set(collapsed_sites(trace))
     plain = [
@@ -232,10 +232,10 @@ def _apart(plan: Plan, found: tuple, trace: Mapping[str, dict]) -> Array:
 def _of_points(
     plan: Plan, found: tuple, posterior: Mapping[str, Any], trace: Mapping[str, dict]
 ) -> Array:
-    """Expected log joint density as the points of a trace change it, up to a constant.
+    """Expected log joint density as a function of the points of a trace, up to a constant.
 
-    Factors that follow the points are the best ones there: what is climbed is the bound with these
-    maximised out. Where it is best a factor has no slope, so that none is taken.
+    Factors that follow the points are the best ones given the points: the objective is the bound with these
+    maximised out. The bound has no gradient in a factor that is best, so none is computed.
     """
     blocks = [block_of(trace, part) for part in plan.parts]
     follows = [isinstance(block, FollowsPoints) for block in blocks]
@@ -263,7 +263,7 @@ def check_factors(problem: Problem, plan: Plan, params: Mapping[str, Any]) -> No
     Raises
     ------
     ValueError
-        Naming the sites whose factor contradicts the density.
+        The message names the sites whose factor contradicts the density.
     """
     if is_ours(problem):
         return
@@ -290,7 +290,7 @@ def check_factors(problem: Problem, plan: Plan, params: Mapping[str, Any]) -> No
 
 
 def _difference(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> Array:
-    """Divergence of a factor less what its density and its expected factors make it, relative."""
+    """Relative difference of a factor's divergence from the one by its density and expected log-factors."""
     block, entries = block_of(trace, part), _entries(trace)
     found = _update(trace, part, posterior)
     values = {role: trace[name]["value"] for role, name in part.sites.items()}

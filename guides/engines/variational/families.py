@@ -1,7 +1,7 @@
 """Families of approximating distributions, those of NumPyro's guides, as functions of parameters.
 
 Each starts close to a standard normal. NumPyro's own guides are built around a model, which they
-run outside of compiled code on the way; these know the number of coordinates only.
+run outside of compiled code; these families depend only on the number of coordinates.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Family:
     Attributes
     ----------
     start : callable
-        ``start(key, size)`` returns parameters to begin with.
+        ``start(key, size)`` returns starting values of the parameters.
     distribution : callable
         ``distribution(params)`` returns the member of the family.
     invertible : bool
-        Whether the density of any vector is cheap, and not only of one just drawn.
+        Whether the density is cheap for any vector, and not only for one just drawn.
     """
 
     start: Callable[[Array, int], dict[str, Any]]
@@ -51,7 +51,7 @@ class Family:
         key : Array
         count : int
         path : bool
-            Leave the slope of the density in its parameters out, whose expectation is zero (Roeder
+            Leave out the gradient of the density in its parameters, whose expectation is zero (Roeder
             et al. 2017), where the family is invertible.
 
         Returns
@@ -81,7 +81,7 @@ def _start_full_rank(key: Array, size: int) -> dict[str, Array]:
 
 def _full_rank(params: dict[str, Array]) -> dist.Distribution:
     size = len(params["loc"])
-    # Adam moves all entries alike: divided so, a row of many moves no farther than one entry
+    # Adam moves all entries equally: with this division, a row of many moves no farther than one entry
     unit = jnp.eye(size) + jnp.tril(params["lower"], -1) / jnp.sqrt(size)
     scale_tril = jnp.exp(params["log_scale"])[:, None] * unit
     return dist.MultivariateNormal(params["loc"], scale_tril=scale_tril)

@@ -25,14 +25,14 @@ from .families import FAMILIES
 __all__ = ["WINDOW", "Frame", "GuideSearch", "Search", "curvature_at", "widths_of"]
 
 WINDOW = 100
-"""Steps over which the bound is averaged."""
+"""Number of steps over which the bound is averaged."""
 
 _SHRINK, _SMALLEST = 0.3, 0.01
-"""Factor by which steps shrink when the bound rests, and the share of the first where they end."""
+"""Factor by which steps shrink when the bound stops rising, and share of the first step at which they end."""
 
 
 class Frame(NamedTuple):
-    """Coordinates of the guide: the unconstrained ones, centred at the mode, divided by widths."""
+    """Coordinates of the guide: unconstrained ones, centred at the mode and divided by widths."""
 
     template: dict[str, Any]
     centre: Any
@@ -45,18 +45,18 @@ class Search(NamedTuple):
     Attributes
     ----------
     params, adam : pytree
-        Of the guide; state of Adam.
+        Parameters of the guide, and state of Adam.
     key : Array
         Random key of the next step.
     steps, code : Array of int, shape ()
     rate, value : Array, shape ()
         Size of the next step, and the bound at the last one.
     total, sound : Array, shape ()
-        Sum and number of the finite bounds in the window that has begun.
+        Sum and number of the finite bounds in the current window.
     best : Array, shape ()
         Highest mean of a window.
     history : Array, shape (num_windows,)
-        Their means, NaN where none has ended.
+        Means of the windows, NaN for those that have not ended.
     """
 
     params: Any
@@ -73,22 +73,22 @@ class Search(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether the bound came to rest."""
+        """Whether the bound stopped rising."""
         return int(self.code) == SETTLED
 
     @property
     def objective(self) -> NDArray:
-        """Means of the windows that have ended, as the one row of an objective."""
+        """Means of the windows that have ended, as the single row of an objective."""
         return np.asarray(self.history)[None, : int(self.steps) // WINDOW]
 
 
 def curvature_at(gradient: Callable[[NDArray], NDArray], point: NDArray) -> NDArray:
-    """Negative second derivatives at a point, by differences of gradients.
+    """Compute negative second derivatives at a point, by differences of gradients.
 
     Parameters
     ----------
     gradient : callable
-        Of rows of points.
+        Function of rows of points.
     point : ndarray, shape (num_coordinates,)
 
     Returns
@@ -102,12 +102,12 @@ def curvature_at(gradient: Callable[[NDArray], NDArray], point: NDArray) -> NDAr
 
 
 def widths_of(curvature: NDArray) -> NDArray:
-    """Widths of a normal density of the curvature at a mode along each coordinate, 1 where bent up.
+    """Return the width along each coordinate of a normal density with this curvature; 1 where it bends up.
 
     Parameters
     ----------
     curvature : ndarray, shape (num_coordinates, num_coordinates)
-        See `curvature_at`; not exact, as widths only scale the coordinates.
+        See `curvature_at`. It need not be exact, as widths only scale the coordinates.
     """
     own = np.diagonal(curvature)
     bent_down = own > 0
@@ -116,15 +116,15 @@ def widths_of(curvature: NDArray) -> NDArray:
 
 @dataclass(frozen=True)
 class GuideSearch:
-    """Steps of Adam up the bound, and draws of the guide that they end at.
+    """Steps of Adam up the bound, and draws of the guide at which they end.
 
     Attributes
     ----------
     name : str
-        Of the programs: what their densities are of.
+        Name of the programs, which identifies their density.
     density : callable
-        ``density(problem, frame, data, key)`` returns the log density at a step as a function of
-        unconstrained coordinates; a random `key` may choose some of the data.
+        ``density(problem, frame, data, key)`` returns the log density for one step as a function of
+        unconstrained coordinates; a random `key` may select some of the data.
     guide, num_steps, num_particles, num_draws
         See `SVI`.
     """
@@ -138,11 +138,11 @@ class GuideSearch:
 
     @property
     def num_windows(self) -> int:
-        """Windows after which the search stops in any case."""
+        """Number of windows after which the search stops in any case."""
         return self.num_steps // WINDOW
 
     def asked(self, what: str, problem: Problem) -> tuple:
-        """Arguments of `compiled` and `compile_ahead`, for one of the programs of a search."""
+        """Return arguments of `compiled` and `compile_ahead` for one of the programs of a search."""
         builds = {
             "begin": ("svi-begin", self.num_windows, self._begin),
             "march": (self.name, self.num_particles, self._march),
@@ -165,16 +165,16 @@ class GuideSearch:
         keep: Keeper,
         point: Any,
     ) -> Search:
-        """Raise the bound until it rests, or `num_steps` are done.
+        """Increase the bound until it stops rising, or `num_steps` are done.
 
         Parameters
         ----------
         problem : Problem
         frame : Frame
         data : pytree
-            Given to `density`.
+            Passed to `density`.
         rates : tuple of float
-            Tolerance and first step size, see `SVI`.
+            Tolerance and first step size; see `SVI`.
         seed : int
         above : float
             Added to the bound that is shown.
@@ -212,13 +212,13 @@ class GuideSearch:
     def draw(
         self, problem: Problem, frame: Frame, search: Search, clock: Clock
     ) -> tuple[NDArray, NDArray]:
-        """Draws of the guide in unconstrained coordinates, and their log densities."""
+        """Return draws of the guide in unconstrained coordinates, and their log densities."""
         given = frame, search.params, search.key
         flat, log_q = clock.run(*self.asked("draw", problem), *given)
         return np.asarray(flat), np.asarray(log_q)
 
     def ended(self, search: Search) -> str:
-        """How the search ended, in a few words."""
+        """Describe in a few words how the search ended."""
         if search.settled:
             return f"SVI ({self.guide}) settled after {search.steps} steps"
         return (
@@ -247,7 +247,7 @@ class GuideSearch:
         return begin
 
     def _march(self, problem: Problem) -> Callable:
-        """Steps of Adam until the run stops or has done `limit`.
+        """Program of Adam's steps, until the run stops or has done `limit` of them.
 
         A step whose gradient is not finite is skipped.
         """
@@ -299,7 +299,7 @@ class GuideSearch:
 
 
 def _close(search: Search, rates: Array) -> Search:
-    """End a window: record its mean, shrink the steps if the bound rests, see whether to stop."""
+    """End a window: record its mean, shrink the steps if the bound stopped rising, and set the stop code."""
     tol, first_rate = rates
     mean, best = search.total / search.sound, search.best
     rests = jnp.isfinite(best) & (mean - best <= tol * (1 + jnp.abs(best)))

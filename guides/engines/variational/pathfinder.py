@@ -53,14 +53,14 @@ from ..symmetries.exchangeable import cluster_axes
 __all__ = ["Pathfinder"]
 
 _AT_ONCE = 16
-"""Draws whose densities are computed side by side."""
+"""Number of draws whose densities are computed side by side."""
 
 _FREEDOM = 4.0
-"""Degrees of freedom of the t distributions that every fifth draw is of."""
+"""Degrees of freedom of the t distributions from which every fifth draw comes."""
 
 _ARRIVED = 1.0
-"""Distance to the mode, in standard deviations by the estimated inverse Hessian, within which a path of all
-steps must end; rounding in single precision leaves up to about one."""
+"""Distance from the mode, in standard deviations by the estimated inverse Hessian, within which a path that
+takes all steps must end. Rounding in single precision leaves up to about one."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Pathfinder(KeptEngine):
             lp, sites = visit(problem, template, moved, clock)
         elif cluster_axes(
             problem, {n: v[None] for n, v in sites.items()}
-        ).are_exchangeable:  # of more copies of a mode than paths reach
+        ).are_exchangeable:  # there are more copies of a mode than paths reach
             covered = False
         value, error = log_mean_weight(log_weights)
         estimate = Evidence(value, "estimate", error)
@@ -201,14 +201,14 @@ class Pathfinder(KeptEngine):
         clock: Clock,
         keep: Keeper,
     ) -> tuple[NDArray, NDArray, NDArray]:
-        """Means and Cholesky factors of the approximations of paths, as far as they are finite.
+        """Return means and Cholesky factors of those approximations of paths that are finite.
 
-        The third array says which of these paths ended at a mode, or with steps left.
+        The third array holds which of these paths ended at a mode, or with steps left.
 
         Raises
         ------
         FitError
-            If there is none.
+            If no approximation is finite.
         """
         number, version = len(members[0]), load_blackjax("Pathfinder").__version__
         shapes = (number, width), (number, width, width), (number,), (number,)
@@ -248,7 +248,7 @@ class Pathfinder(KeptEngine):
                 return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
             first, second = jax.random.split(jax.random.wrap_key_data(key))
-            # ftol is relative: a small gain of a large density would end a path far along a flat direction
+            # ftol is relative: a gain small beside a large density would end a path along a flat direction
             _, info = pathfinder.approximate(
                 first, density, point, 1, maxiter=self.max_steps, maxcor=self.memory, ftol=0.0
             )
@@ -270,9 +270,9 @@ class Pathfinder(KeptEngine):
             bound = (found - log_q).mean(axis=1)
             bound = jnp.where(jnp.isfinite(bound), bound, -jnp.inf)
             best = jnp.argmax(bound)
-            # rounding can keep the last point from having the smallest gradient
+            # by rounding, the last point may not have the smallest gradient
             distance = jnp.nanmin(jnp.where(jnp.arange(len(mean)) >= best, gap, jnp.inf))
-            # a path that ended by itself went on as far as rounding of the density allows
+            # a path that ended with steps left went as far as rounding of the density allows
             distance = jnp.where(last < self.max_steps, 0.0, distance)
             return mean[best], root[best], bound[best], distance
 
@@ -280,7 +280,7 @@ class Pathfinder(KeptEngine):
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float64]:
-    """Standard normal draws of each path, every fifth of them of a t distribution instead."""
+    """Draw noise for each path: standard normal, but every fifth draw from a t distribution."""
     noise = rng.normal(size=shape)
     wide = noise[:, ::5]
     wide *= np.sqrt(_FREEDOM / rng.chisquare(_FREEDOM, (*wide.shape[:2], 1)))
@@ -288,7 +288,7 @@ def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.
 
 
 def _log_mixture(points: NDArray, mean: NDArray, root: NDArray) -> NDArray[np.float64]:
-    """Log density of the even mixture of all paths' approximations, of which every fifth draw is wide."""
+    """Log density of the even mixture of all paths' approximations, where every fifth draw is a t draw."""
     width, parts = points.shape[1], []
     share = -(-len(points) // 5) / len(points)
     for centre, lower in zip(mean, root, strict=True):
@@ -303,7 +303,7 @@ def _log_mixture(points: NDArray, mean: NDArray, root: NDArray) -> NDArray[np.fl
 def _renumbered(
     problem: Problem, folding: Folding, clock: Clock, points: NDArray, orders: NDArray
 ) -> tuple[NDArray, NDArray]:
-    """Points after their clusters are renumbered, and the log Jacobian determinants."""
+    """Renumber the clusters of points; return the points and log Jacobian determinants."""
     config = folding.axes, folding.num_clusters
     given = points, orders, problem.args
     moved, log_det = clock.run("renumber", problem, config, folding.images, *given)
@@ -313,7 +313,7 @@ def _renumbered(
 def _copies(
     problem: Problem, folding: Folding | None, clock: Clock, points: NDArray
 ) -> Iterator[tuple[NDArray, NDArray]]:
-    """Points in every numbering of the clusters, with log Jacobian determinants."""
+    """Yield the points in every numbering of the clusters, with log Jacobian determinants."""
     if folding is None:
         yield points, np.zeros(len(points))
         return
@@ -332,7 +332,7 @@ def _log_pool(
 
 
 def _resampled(weights: NDArray, number: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Places drawn by systematic resampling, in random order."""
+    """Return indices drawn by systematic resampling, in random order."""
     at = (np.arange(number) + rng.uniform()) / number
     chosen = np.searchsorted(np.cumsum(weights), at).clip(max=len(weights) - 1)
     return rng.permutation(chosen)

@@ -1,4 +1,4 @@
-"""Coordinate ascent over a table on disk: statistics are summed block by block."""
+"""Coordinate ascent over a table on disk, with statistics that are summed block by block."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .factors import NORMALIZER, check_factors, entries_of, plan_factors
 __all__ = ["fit_table"]
 
 _ROWS = 65_536
-"""Rows that are visited at once."""
+"""Number of rows that are processed at once."""
 
 _UNSEEN = (
     "How close these factors are to the posterior was not looked at, which takes a pass over the table for "
@@ -43,12 +43,12 @@ _UNSEEN = (
 
 
 class _Sweeps(NamedTuple):
-    """State of the ascent, as arrays of the host.
+    """State of the ascent, as arrays on the host.
 
     Attributes
     ----------
     steps : ndarray of int, shape ()
-        Sweeps over the table that have ended.
+        Number of complete sweeps over the table.
     found : tuple
         Factors of the blocks.
     value, gain : ndarray, shape ()
@@ -76,7 +76,7 @@ def fit_table(
     progress: bool,
     keep: Keeper,
 ) -> EngineResult:
-    """Fit a table on disk, from the best factors of a sample of its rows on.
+    """Fit a table on disk, starting from the best factors of a sample of its rows.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def fit_table(
     draws : callable
         Builds the program that draws from factors.
     problem : Problem
-        With a `StreamedTable` among its data.
+        Problem with a `StreamedTable` among its data.
     seed, init, progress, keep
         See `Engine.run`.
 
@@ -146,7 +146,7 @@ def _swept(
     keep: Keeper,
     clock: Clock,
 ) -> _Sweeps:
-    """Raise the bound, one pass over the table for each step, from the factors that follow a point.
+    """Increase the bound, by one pass over the table per step, from the factors that follow a point.
 
     Raises
     ------
@@ -159,14 +159,14 @@ def _swept(
         return run_step(name, step, data.problem, plan, clock, *given, *moments)
 
     def visited(name: str, visit: Callable, at: Any, shown: str) -> tuple[float, tuple]:
-        """Sums over all batches of values and of statistics."""
+        """Return sums over all batches of values and of statistics."""
         total, sums = 0.0, None
         for number in data.order(0, None):
             value, new = run(name, visit, at, *data.load(int(number)))
             total += float(value)
             sums = new if sums is None else jax.tree.map(np.add, sums, new)
             advance(1, shown)
-        assert sums is not None  # a table has a row
+        assert sums is not None  # a table has at least one row
         return total, sums
 
     def updated(sums: tuple) -> tuple:
@@ -206,7 +206,7 @@ def _at_point(
     centre: Array,
     covariance: Array,
 ) -> tuple[Array, tuple]:
-    """Log likelihood and expected statistics of a batch, given values of all sites."""
+    """Return log likelihood and expected statistics of a batch, given values of all sites."""
     value, _, statistics, _ = expect(problem, plan, params, args, graph, centre, covariance)
     return value, statistics
 
@@ -220,7 +220,7 @@ def _at_factors(
     centre: Array,
     covariance: Array,
 ) -> tuple[Array, tuple]:
-    """What a batch adds to the bound, with the best factor of its labels, and expected statistics."""
+    """Return a batch's term of the bound, with the best factor of its labels, and expected statistics."""
     params, found = at
     trace = trace_model(problem, params, args)
     _, fn, value = tied_mixture(trace, graph)
@@ -244,7 +244,7 @@ def _update(
     centre: Array,
     covariance: Array,
 ) -> tuple:
-    """Best factors given statistics of all rows; `linked` are blank rows."""
+    """Return the best factors given statistics of all rows; `linked` are blank rows."""
     trace = trace_model(problem, params, linked)
     sources = [fn for fn, _ in collapsed_sites(trace).values()]
     blocks, _ = blocks_given(plan, trace, centre, covariance)
@@ -259,7 +259,7 @@ def _divergence(
     centre: Array,
     covariance: Array,
 ) -> Array:
-    """Sum of the divergences of all factors from their priors."""
+    """Return the sum of the divergences of all factors from their priors."""
     params, found = at
     blocks, _ = blocks_given(plan, trace_model(problem, params, linked), centre, covariance)
     costs = [block.divergence(factor) for block, factor in zip(blocks, found, strict=True)]

@@ -1,4 +1,4 @@
-"""Variational inference over a table on disk: one pass for each step to the mode, then some of the rows."""
+"""Variational inference over a table on disk: one pass per step to the mode, and then samples of rows."""
 
 from __future__ import annotations
 
@@ -29,57 +29,57 @@ from .table_density import Estimate, RowSums, TableDensity, near
 __all__ = ["fit_table"]
 
 _ROWS = 65_536
-"""Rows of a pass that are visited at once."""
+"""Number of rows of a pass that are processed at once."""
 
 _STEP_ROWS = 4096
-"""Rows of a step of the search, if `batch_sets` does not say."""
+"""Number of rows per step of the search, if `batch_sets` is not given."""
 
 _HELD = 2**23
-"""Numbers in the rows that the search holds in memory: 64 MiB."""
+"""Maximum size, in numbers, of the rows that the search holds in memory: 64 MiB."""
 
 _PASSES = 12
-"""Most passes over the table on the way to the mode."""
+"""Maximum number of passes over the table on the way to the mode."""
 
 _NEAR = 1e-3
-"""Rise of the log density that Newton's next step promises, below which a point is the mode."""
+"""Expected rise of the log density in the next Newton step below which a point is the mode."""
 
 _FALL = 0.25
-"""Share of the rise promised before that the next step may promise, for the curvature to be used again."""
+"""Largest ratio of expected rises of successive steps for the curvature to be used again."""
 
 _FLAT = 1e-4
-"""Least curvature, relative to that along single coordinates, that Newton's step believes."""
+"""Minimum curvature, relative to that along single coordinates, in a Newton step."""
 
 _LOOKED = 2**28
-"""Rows, times draws, whose densities are computed to judge the draws."""
+"""Product of the numbers of rows and draws whose densities are computed to judge the draws."""
 
 _LOOK_ROWS, _LOOK_BATCHES = 1024, 16
-"""Rows of a batch, and the fewest batches, where not all rows are looked at."""
+"""Number of rows of a batch, and minimum number of batches, where not all rows are used."""
 
 _FARTHER = 4
-"""Times as few rows that are looked at for each set of draws from farther out, of which there are as many."""
+"""Divisor of the number of rows for each set of draws from farther out, of which there are as many."""
 
 _ROUGH = 0.5
-"""Error of log importance weights from which on they say nothing."""
+"""Error of log importance weights above which they allow no verdict."""
 
 
 class _Peak(NamedTuple):
-    """State of the way to the mode, as arrays of the host.
+    """State of the search for the mode, as arrays on the host.
 
     Attributes
     ----------
     passes : ndarray of int, shape ()
-        Over the table, that have ended.
+        Number of complete passes over the table.
     ended : ndarray of bool, shape ()
     stride : ndarray, shape ()
-        Share of Newton's step that is tried next.
+        Share of the Newton step that is tried next.
     point, slope, ahead : ndarray, shape (num_coordinates,)
-        The highest point, the gradient there, and Newton's step from it.
+        The highest point, the gradient there, and the Newton step from it.
     value : ndarray, shape ()
         Log density there.
     curvature : ndarray, shape (num_coordinates, num_coordinates)
-        Negative second derivatives, as the sample of rows has them.
+        Negative second derivatives, from the sample of rows.
     stale : ndarray of bool, shape ()
-        Whether these are of an earlier point.
+        Whether the curvature is that of an earlier point.
     """
 
     passes: NDArray
@@ -104,24 +104,24 @@ def fit_table(
 ) -> EngineResult:
     """Fit a table on disk.
 
-    Newton's steps lead from the mode of a sample of the rows to that of all of them: gradients by one
-    pass over the table each, curvature by the sample. The log density elsewhere is its expansion
-    to first order at the mode, which is of all rows, and a remainder, which some rows tell nearly as well.
+    Newton steps lead from the mode of a sample of the rows to that of all rows. Each gradient takes one pass
+    over the table, and the curvature comes from the sample. Elsewhere, the log density is its first-order
+    expansion at the mode, for all rows, plus a remainder, which some of the rows estimate nearly as well.
 
     Parameters
     ----------
     engine : SVI
     problem : Problem
-        With a `StreamedTable` among its data.
+        Problem with a `StreamedTable` among its data.
     seed, init, progress, keep
-        See `Engine.run`; an `init` is where Newton's steps begin.
+        See `Engine.run`; an `init` is where Newton steps begin.
 
     Raises
     ------
     ValueError
         If there are links or other data beside the table, or the density is no sum over its rows.
     FitError
-        If the density is not finite where Newton's steps begin, or the bound stops being finite.
+        If the density is not finite where Newton steps begin, or the bound stops being finite.
     """
     data = StreamedData.prepare(problem, _ROWS, closed=False)
     some, clock = data.first(), Clock()
@@ -157,7 +157,7 @@ def fit_table(
             keep=keep.part(2),
             point=start,
         )
-    del held, around  # memory for what follows
+    del held, around  # frees memory for the next stage
     flat, log_q = guides.draw(some, frame, search, clock)
     looks = _Looks(table, peak, seed, progress)
     found, sites = looks.at(flat, _LOOKED)
@@ -188,7 +188,7 @@ def fit_table(
 
 @dataclass(frozen=True, eq=False)
 class _Looks:
-    """Log densities of draws, by as many rows as a budget allows."""
+    """Log densities of draws, from as many rows as a budget allows."""
 
     table: TableDensity
     peak: _Peak
@@ -196,7 +196,7 @@ class _Looks:
     progress: bool
 
     def at(self, points: NDArray, budget: int) -> tuple[Estimate, dict[str, NDArray]]:
-        """Log densities at points, and sites; `budget` limits the number of points times rows."""
+        """Return log densities at points, and sites; `budget` limits the number of points times rows."""
         size = max(budget // len(points), _LOOK_BATCHES * _LOOK_ROWS)
         clock, peak = self.table.clock, self.peak
         with clock.running(), progress_bar("SVI", shown=self.progress) as advance:
@@ -206,7 +206,7 @@ class _Looks:
             return found._replace(value=above + found.value), self.table.sites(points)
 
     def farther_out(self, points: NDArray) -> tuple[NDArray, dict[str, NDArray]]:
-        """The same by fewer rows, at points that need have no density."""
+        """Return the same from fewer rows, at points where the density may be zero."""
         found, sites = self.at(points, _LOOKED // _FARTHER)
         return np.where(np.isfinite(found.value), found.value, -np.inf), sites
 
@@ -221,7 +221,7 @@ class _Looks:
 
 
 def _said(found: Estimate, num_rows: int) -> str:
-    """What was looked at to judge the draws."""
+    """Describe the rows that were used to judge the draws."""
     said = (
         f"log densities of the draws were estimated from {found.num_rows} of {num_rows} rows, each to within "
         f"{found.spread:.2g}"
@@ -240,7 +240,7 @@ def _start(
     keep: Keeper,
     clock: Clock,
 ) -> tuple[dict[str, NDArray], dict[str, NDArray], Modes | None]:
-    """Values of the sites that Newton's steps begin at, in their supports and free, and modes found."""
+    """Return sites where Newton steps begin, in their supports and unconstrained, and modes found."""
     if init is not None:
         start = starting_point(some, init)
         free = evaluated(partial(unconstrained_start, some, start))
@@ -268,12 +268,12 @@ def _climbed(
     advance: Callable[[int, str], None],
     keep: Keeper,
 ) -> _Peak:
-    """Newton's steps up the log density of all rows, each by one pass.
+    """Take Newton steps up the log density of all rows, each by one pass.
 
     Raises
     ------
     FitError
-        If it is not finite at the first point.
+        If the log density is not finite at the first point.
     """
     size = len(point)
     nothing, flat = np.zeros((), point.dtype), np.zeros(size, point.dtype)
@@ -318,19 +318,19 @@ def _climbed(
 
 
 def _aimed_anew(table: TableDensity, peak: _Peak) -> _Peak:
-    """Newton's step by the curvature at the point itself."""
+    """Set the Newton step by the curvature at the point itself."""
     found = peak._replace(curvature=table.curvature(peak.point), stale=np.asarray(False))
     return _aimed(found)
 
 
 def _aimed(peak: _Peak) -> _Peak:
-    """Newton's step by the curvature that is known."""
+    """Set the Newton step by the curvature that is stored."""
     ahead = _newton_step(peak.curvature, peak.slope)
     return peak._replace(ahead=ahead, stride=np.ones_like(peak.stride))
 
 
 def _newton_step(curvature: NDArray, slope: NDArray) -> NDArray:
-    """Step to the top of the parabola; where the curvature is upward, or next to none, a safe one uphill."""
+    """Step to the top of the parabola; where the curvature is upward or near zero, a safe step uphill."""
     widths = widths_of(curvature)
     scaled = widths[:, None] * curvature * widths
     sizes, along = np.linalg.eigh((scaled + scaled.T) / 2)

@@ -49,7 +49,7 @@ __all__ = ["SVI"]
 
 
 def _density(problem: Problem, frame: Frame, data: tuple, key: Array) -> Callable[[Array], Array]:
-    """Log density of all data, or as one batch at random estimates it."""
+    """Log density of all data, or its estimate from a random batch."""
     batches: Batches | None
     batches, args = data
     number = 0 if batches is None else jax.random.randint(key, (), 0, len(batches))
@@ -153,7 +153,7 @@ class SVI(KeptEngine):
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts of the search for the mode by one.
 
-        For a table on disk, Newton's steps begin there.
+        For a table on disk, Newton steps begin there.
 
         Raises
         ------
@@ -226,6 +226,6 @@ class SVI(KeptEngine):
         )
 
     def guides(self, name: str = "svi", density: Callable = _density) -> GuideSearch:
-        """Search for the best guide; a search that uses another density needs another name."""
+        """Make the search for the best guide; a search that uses another density needs another name."""
         own = self.guide, self.num_steps, self.num_particles, self.num_draws
         return GuideSearch(name, density, *own)

@@ -1,4 +1,4 @@
-"""The log density of a table on disk: of all rows by one pass, or as some of the rows estimate it."""
+"""The log density of a table on disk: from all rows by one pass, or estimated from some of the rows."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class RowSums(NamedTuple):
     ----------
     rows : Array, shape (num_batches, room, num_features)
     graph : LabelGraph
-        Of the rows of any batch; it knows which are spare.
+        Graph of the rows of any batch; it holds which are spare.
     times : Array, shape ()
-        What the log likelihood of a batch is multiplied by.
+        Factor by which the log likelihood of a batch is multiplied.
     args : tuple
-        Data of the sample, in whose units the coordinates are.
+        Data of the sample, which define the units of the coordinates.
     moments : tuple of Array
         Mean and covariance of all rows.
     """
@@ -53,7 +53,7 @@ class RowSums(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of rows, where none is spare."""
+        """Number of rows, if none is spare."""
         return int(np.prod(self.rows.shape[:2]))
 
 
@@ -64,11 +64,11 @@ class Estimate(NamedTuple):
     ----------
     value : ndarray, shape (num_points,)
     error : float
-        Standard error of their mean; 0 where all rows were looked at.
+        Standard error of their mean; 0 where all rows were used.
     spread : float
-        Root mean square of their standard errors, beside what they have in common.
+        Root mean square of their standard errors, without the error that they have in common.
     num_rows : int
-        Rows that were looked at.
+        Number of rows that were used.
     """
 
     value: NDArray
@@ -80,7 +80,7 @@ class Estimate(NamedTuple):
 def near(
     plan: Plan, problem: Problem, frame: Frame, data: tuple[RowSums, Array], key: Array
 ) -> Callable[[Array], Array]:
-    """Log density less that at the mode, one batch at random telling what is not linear.
+    """Log density less that at the mode; a random batch estimates the part that is not linear.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def near(
     frame : Frame
         Centred at the mode.
     data : tuple
-        Batches, and the slope of the log density of all rows at the mode.
+        Batches, and the gradient of the log density of all rows at the mode.
     key : Array
     """
     sums, slope = data
@@ -101,7 +101,7 @@ def near(
 def _estimated(
     problem: Problem, plan: Plan, template: Mapping[str, Array], sums: RowSums, number: ArrayLike
 ) -> Callable[[Array], Array]:
-    """Log density of the unconstrained coordinates as one batch estimates it; the prior is exact."""
+    """Log density of the unconstrained coordinates, estimated from one batch; the prior is exact."""
     args = with_rows(_given(problem, sums.args), sums.rows[number], sums.graph).args
     _, unravel = ravel_pytree(dict(template))
 
@@ -121,7 +121,7 @@ def _given(problem: Problem, args: tuple) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class TableDensity:
-    """The log density of a table in unconstrained coordinates, laid out in one vector.
+    """The log density of a table as a function of one vector of unconstrained coordinates.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class TableDensity:
     template : dict of ndarray
         Unconstrained values of the latent sites, for their shapes.
     clock : Clock
-        Counts what compiling takes.
+        Counts the time of compilation.
     """
 
     data: StreamedData
@@ -137,11 +137,11 @@ class TableDensity:
     clock: Clock
 
     def flat(self, free: Mapping[str, NDArray]) -> NDArray:
-        """Unconstrained values in one vector."""
+        """Return unconstrained values as one vector."""
         return np.asarray(ravel_pytree(dict(free))[0])
 
     def whole(self, point: NDArray, advance: Callable[[int, str], None]) -> tuple[float, NDArray]:
-        """Log density of all rows at a point, and its gradient, by one pass."""
+        """Return the log density of all rows at a point, and its gradient, by one pass."""
         found = []
         for sums in self._batches():
             found.append(self._slopes(point[None], sums))
@@ -150,14 +150,14 @@ class TableDensity:
         return float(value), slope.astype(point.dtype)
 
     def curvature(self, point: NDArray) -> NDArray:
-        """Negative second derivatives at a point as the sample tells, by differences; 0 if not finite."""
+        """Return negative second derivatives at a point from the sample, by differences; 0 if not finite."""
         rows = self.data.table.sample.astype(self.data.centre.dtype)
         sums = self._sums(rows[None], unlinked(len(rows), len(rows)))
         found = curvature_at(lambda points: self._slopes(points, sums)[1], point)
         return np.where(np.isfinite(found), found, 0.0)
 
     def drawn(self, size: int, room: int, seed: Sequence[int]) -> RowSums:
-        """About so many rows, drawn at random from the whole table, in batches of two rows at least."""
+        """Draw about `size` rows at random from the whole table, in batches of at least two rows."""
         size = min(size, self.data.table.num_rows)
         room = min(max(room, 2), size)
         number = size // room
@@ -171,14 +171,14 @@ class TableDensity:
         sums: RowSums | None,
         advance: Callable[[int, str], None],
     ) -> Estimate:
-        """Log densities at points, less the expansion to first order around the centre.
+        """Return log densities at points, less the first-order expansion around the centre.
 
         Parameters
         ----------
         centre : ndarray, shape (num_coordinates,)
         points : ndarray, shape (num_points, num_coordinates)
         sums : RowSums or None
-            The rows that tell; None for all of them, by a pass.
+            The rows to use; None for all of them, by one pass.
         advance : callable
             As from `progress_bar`.
         """
@@ -198,18 +198,18 @@ class TableDensity:
         return Estimate(terms.mean(axis=0), error, spread, looked)
 
     def sites(self, points: NDArray) -> dict[str, NDArray]:
-        """Latent and deterministic sites at points."""
+        """Return latent and deterministic sites at points."""
         given = points, self.template, self.data.problem.args
         found: dict[str, NDArray] = self._run("streamed-svi-sites", _sites, *given)
         return found
 
     def check_rows(self, params: dict[str, NDArray]) -> None:
-        """Refuse a model whose density is no sum over rows and a prior that no row changes.
+        """Refuse a model whose density is not a sum over rows plus a prior that is independent of them.
 
         Raises
         ------
         ValueError
-            If two halves of the sample have another prior, or do not add up to its likelihood.
+            If halves of the sample have another prior, or their likelihoods do not add up to its own.
         """
         rows = self.data.table.sample.astype(self.data.centre.dtype)
         half = len(rows) // 2
@@ -238,13 +238,13 @@ class TableDensity:
             )
 
     def _batches(self) -> Iterator[RowSums]:
-        """All batches of the table in turn."""
+        """Yield all batches of the table in turn."""
         for number in self.data.order(0, None):
             rows, graph = self.data.padded(int(number))
             yield self._sums(rows[None], graph, len(self.data))
 
     def _sums(self, rows: NDArray, graph: LabelGraph, times: float | None = None) -> RowSums:
-        """Batches of rows, by default of a size that none is short of."""
+        """Make batches of rows; by default, all are full."""
         if times is None:
             times = self.data.table.num_rows / rows.shape[1]
         moments = self.data.centre, self.data.covariance
@@ -265,7 +265,7 @@ def _each(sums: RowSums) -> Iterator[RowSums]:
 
 
 def _variance(terms: NDArray) -> NDArray:
-    """Variances over batches; 0 where there is only one."""
+    """Return variances over batches; 0 where there is only one."""
     found: NDArray = terms.var(axis=0, ddof=min(len(terms) - 1, 1))
     return found
 
@@ -273,7 +273,7 @@ def _variance(terms: NDArray) -> NDArray:
 def _slopes(
     problem: Problem, plan: Plan, points: Array, template: dict[str, Array], sums: RowSums
 ) -> tuple[Array, Array]:
-    """Estimates of the log density by the first batch, and their gradients, one point after another."""
+    """Estimate the log density from the first batch, and its gradient, one point after another."""
     found: tuple[Array, Array] = jax.lax.map(
         jax.value_and_grad(_estimated(problem, plan, template, sums, 0)), points
     )
@@ -288,7 +288,7 @@ def _remainders(
     template: dict[str, Array],
     sums: RowSums,
 ) -> Array:
-    """Estimates by the first batch, less their expansion to first order around the centre."""
+    """Estimate the log density from the first batch, less its first-order expansion around the centre."""
     density = _estimated(problem, plan, template, sums, 0)
     value, slope = jax.value_and_grad(density)(centre)
     found: Array = in_batches(density, points, AT_ONCE)

@@ -1,1 +1,1 @@
-"""Decline of subjects: individual curves from populations, and classifiers of whole series."""
+"""Detection of decline: individual curves from populations, and classifiers of whole series."""

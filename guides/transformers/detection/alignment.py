@@ -1,4 +1,4 @@
-"""Kernels of several measures fused by their alignment with the labels."""
+"""Combination of the kernels of several measures by their alignment with the labels."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def align_kernels(grams: Any, labels: ArrayLike) -> NDArray[np.float64]:
 
 
 def _centred(grams: dict[str, Any], labels: Any) -> tuple[NDArray, NDArray]:
-    """Centred kernel matrices and the target of norm 1, each as a vector."""
+    """Return centred kernel matrices, and the target of norm 1, each as a vector."""
     _, codes = two_classes(labels)
     size = len(codes)
     columns = []

@@ -1,4 +1,4 @@
-"""Populations by maximum likelihood, in milliseconds: for classifiers that are refitted in every fold."""
+"""Fast maximum likelihood estimates of populations, for classifiers that are refitted in every fold."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .table import LongTable, SubjectSums
 __all__ = ["estimate_population", "estimated"]
 
 _TOLERANCE = 1e-6
-"""Largest slope of the mean log likelihood of a row where the search has converged."""
+"""Largest gradient entry of the mean log likelihood per row at which the search has converged."""
 
 _EXACT = 1e-12
-"""Share of the variance of the rows below which noise counts as none."""
+"""Share of the variance of the rows below which noise counts as zero."""
 
 _ROUNDING = 16
-"""Multiple of the spacing of floating-point numbers that residuals of an exact fit may have."""
+"""Maximum residual of an exact fit, as a multiple of the spacing of floating-point numbers."""
 
 
 def estimate_population(
@@ -72,7 +72,7 @@ def estimate_population(
 def estimated(
     table: LongTable, name: str, individual: bool = True, max_steps: int = 500
 ) -> Population:
-    """Maximum likelihood estimate; `name` is that of the table, for messages."""
+    """Return the maximum likelihood estimate; `name` is that of the table, for messages."""
     start = _start(table, name, individual)
     if not individual:
         return start
@@ -111,7 +111,7 @@ def estimated(
     begin = np.concatenate([np.equal(*lower), np.zeros(len(start.noise))])
     options: Any = {"maxiter": max_steps, "gtol": _TOLERANCE}
     try:
-        with np.errstate(all="ignore"):  # of steps too long, which are taken back
+        with np.errstate(all="ignore"):  # steps that are too long are taken back
             found: Any = minimize(loss, begin, jac=True, method="BFGS", options=options)
             root, noise = placed(found.x)
         lost = not np.isfinite(found.fun) or (noise <= np.sqrt(_EXACT) * start.noise).any()
@@ -132,7 +132,7 @@ def estimated(
 
 
 def _start(table: LongTable, name: str, individual: bool) -> Population:
-    """Pooled least squares; half of its residual variance is given to the random effects."""
+    """Start at pooled least squares, with half of its residual variance given to the random effects."""
     sums = table.sums
     if np.linalg.matrix_rank(table.fixed) < table.fixed.shape[1]:
         raise ValueError(
@@ -164,16 +164,16 @@ def _start(table: LongTable, name: str, individual: bool) -> Population:
 
 
 def _least_noise(table: LongTable) -> NDArray[np.float64]:
-    """Variance up to which residuals of each output are rounding errors."""
+    """Return the variance up to which residuals of each output count as rounding errors."""
     values = [table.y[table.output_codes == one] for one in range(table.num_outputs)]
     rounding = _ROUNDING * np.finfo(float).eps * np.abs(table.y).max()
     return np.maximum([_EXACT * one.var() for one in values], rounding**2)
 
 
 def _profile(sums: SubjectSums, root: NDArray, noise: NDArray) -> tuple[float, NDArray, NDArray]:
-    """Log likelihood at the best fixed effects, and its slopes in L and in the log noise.
+    """Return the log likelihood at the best fixed effects, and its gradients in L and in the log noise.
 
-    The slopes are those of the expected log density of data and effects (Fisher's identity).
+    The gradients are those of the expected log density of data and effects (Fisher's identity).
     """
     coefficients = _least_squares(sums, root, noise)
     move, weight = coefficients - sums.start, noise**-2
@@ -191,7 +191,7 @@ def _profile(sums: SubjectSums, root: NDArray, noise: NDArray) -> tuple[float, N
 
 
 def _least_squares(sums: SubjectSums, root: NDArray, noise: NDArray) -> NDArray[np.float64]:
-    """Fixed effects by generalised least squares, given covariance and noise."""
+    """Return fixed effects by generalised least squares, given covariance and noise."""
     weight = noise**-2
     random, cross, shift, fixed, slope = (
         np.tensordot(one, weight, axes=(1, 0))

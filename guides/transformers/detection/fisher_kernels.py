@@ -21,10 +21,10 @@ from .table import LongTable, check_labels
 __all__ = ["FisherFeatures", "expected_score"]
 
 _FLAT = 1e-10
-"""Information, relative to the largest, below which a direction counts as without any."""
+"""Information, relative to the largest, below which a direction counts as having none."""
 
 _JITTER = 1e-8
-"""Share of the variances added to the covariances of design A, whose effects need a density."""
+"""Share of the variances that is added to the covariances in design A, whose effects need a density."""
 
 
 class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -147,7 +147,7 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._scores(X) / self.scale_
 
     def _scores(self, X: LongTable) -> NDArray[np.float64]:
-        """Features that are not scaled yet."""
+        """Return the features before scaling."""
         if self.design == "C":
             return expected_score(self.populations_[1].moments(X))
         found = [one.moments(X) for one in self.populations_]
@@ -160,7 +160,7 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return joint if self.design == "B" else joint @ self.whitening_
 
     def _whitening(self, table: LongTable) -> NDArray[np.float64]:
-        """Root of the inverse information of the mixture of effects, whose classes are not seen."""
+        """Return the root of the inverse information of the mixture of effects with unobserved classes."""
         MixPrior(tuple(self.populations_)).coefficients(table)  # refuses columns that differ
         variance = np.max([np.diag(one.covariance) for one in self.populations_], axis=0)
         widened = _JITTER * np.diag(np.where(variance > 0, variance, 1.0))
@@ -191,17 +191,17 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return axes[:, kept] / np.sqrt(values[kept])
 
     def __sklearn_tags__(self) -> Any:
-        """Labels are required."""
+        """Declare that labels are required."""
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         return tags
 
 
 def expected_score(found: Whitened) -> NDArray[np.float64]:
-    r"""Expected score of the mean and covariance of the effects, in coordinates of unit information.
+    r"""Return the expected score of mean and covariance of the effects, in coordinates of unit information.
 
-    With :math:`b = \alpha + L u` these are the shift a and the symmetric S of :math:`\alpha + L a`,
-    :math:`L (I + S) L^\top`; diagonal entries of S are divided by :math:`\sqrt 2`.
+    With :math:`b = \alpha + L u`, the coordinates are the shift a and the symmetric S in
+    :math:`\alpha + L a` and :math:`L (I + S) L^\top`; diagonal entries of S are divided by :math:`\sqrt 2`.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def expected_score(found: Whitened) -> NDArray[np.float64]:
 
 
 def _mixture_score(prob: NDArray, scores: list[NDArray], share: NDArray) -> NDArray[np.float64]:
-    """Score of shares and populations of a mixture, in unit information of labels and effects."""
+    """Return the score of shares and populations of a mixture, in unit information of labels and effects."""
     weighted = prob.T[:, :, None] / np.sqrt(share)[:, None, None] * np.stack(scores)
     own = (prob[:, 1:] - share[1]) / np.sqrt(share[0] * share[1])
     return np.concatenate([own, *weighted], axis=1)

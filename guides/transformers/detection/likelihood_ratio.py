@@ -1,4 +1,4 @@
-"""Two classes of subjects told apart by the ratio of their likelihoods."""
+"""Classification of subjects into two classes by the ratio of their likelihoods."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class LikelihoodRatio(ClassifierMixin, BaseEstimator):
         return self.classes_[(score > price[0] - price[1]).astype(int)]
 
     def mixture(self) -> MixPrior:
-        """Both populations with their shares: what is known of a subject of unknown class."""
+        """Both populations with their shares, which describe a subject of unknown class."""
         check_is_fitted(self)
         return MixPrior(tuple(self.populations_), self.class_prior_)
 
@@ -138,7 +138,7 @@ def class_populations(
     given: Any = None,
     individual: bool = True,
 ) -> list[Population]:
-    """Populations of the classes: those given, or estimates from the subjects of each."""
+    """Return the populations of the classes: those given, or estimates from the subjects of each."""
     if given is None:
         return [
             estimated(table.take(np.flatnonzero(codes == code)), f"class {label}", individual)

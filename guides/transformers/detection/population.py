@@ -33,7 +33,7 @@ _LOG_2PI = np.log(2 * np.pi)
 
 
 class _Named(Protocol):
-    """What has columns with names."""
+    """An object whose columns have names."""
 
     @property
     def columns(self) -> Columns:
@@ -41,11 +41,11 @@ class _Named(Protocol):
 
 
 class _FitOfEffects(Protocol):
-    """What a population takes over of a fit."""
+    """The part of a fit from which a population is made."""
 
     @property
     def run(self) -> _Named:
-        """What was run."""
+        """The run of the fit."""
 
     @property
     def params(self) -> dict[str, NDArray[np.float64]]:
@@ -73,7 +73,7 @@ class Whitened(NamedTuple):
 def whitened(
     root: NDArray, gram: NDArray, shift: NDArray, square: NDArray, log_noise: NDArray
 ) -> Whitened:
-    r"""Posterior of whitened effects from sums that are weighted by the precision of the noise.
+    r"""Compute the posterior of whitened effects from sums weighted by the precision of the noise.
 
     .. math:: P = I + L^\top G L, \quad E[u] = P^{-1} L^\top h, \quad
               \log p = -\tfrac12 (q + \log|P| - h^\top L P^{-1} L^\top h) - l
@@ -90,7 +90,7 @@ def whitened(
         Sum over rows of :math:`\log \sigma + \tfrac12 \log 2\pi`: l.
     """
     precision = np.eye(len(root)) + root.T @ gram @ root
-    covariance = np.linalg.inv(precision)  # of few effects, with eigenvalues from 1 on
+    covariance = np.linalg.inv(precision)  # there are few effects, and eigenvalues are at least 1
     white = shift @ root
     mean = np.einsum("...ij,...j->...i", covariance, white)
     explained = (white * mean).sum(axis=-1)
@@ -120,7 +120,7 @@ def posterior_moments(
 
 
 def triangular_root(covariance: NDArray) -> NDArray[np.float64]:
-    """Lower triangular L with L L' = covariance, which may be singular.
+    """Return the lower triangular L with L L' = covariance, which may be singular.
 
     Raises
     ------
@@ -374,7 +374,7 @@ class MixPrior:
 
 
 def refuse_other_columns(name: str, one: Columns, owner: str, other: Columns) -> None:
-    """Refuse columns of other names, or in another order, than those of another table."""
+    """Refuse columns whose names or order differ from those of another table."""
     for table in sorted(one.keys() & other.keys()):
         if one[table] != other[table]:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Areas under ROC curves compared on the same subjects, and curves stitched from two classifiers."""
+"""Comparison of areas under ROC curves on the same subjects, and curves stitched from two classifiers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DeLong(NamedTuple):
     auc : ndarray, shape (2,)
         Areas under both ROC curves.
     covariance : ndarray, shape (2, 2)
-        Of the areas.
+        Covariance of the areas.
     difference, error : float
         First area less the second, and its standard error.
     statistic, p_value : float
@@ -155,7 +155,7 @@ def stitch_roc(
 
 
 def _with_point(x: NDArray, y: NDArray, at: float) -> tuple[NDArray, NDArray]:
-    """A curve with a point at a false-positive rate, on the line between its neighbours."""
+    """Return a curve with a point at a false-positive rate, on the line between its neighbours."""
     if at in x:
         return x, y
     place = int(np.searchsorted(x, at))

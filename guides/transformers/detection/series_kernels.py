@@ -1,4 +1,4 @@
-"""Kernels on series without a model of classes: least squares, and smoothing by Gaussian processes."""
+"""Kernels on series without a model of classes, by least squares or smoothing by Gaussian processes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _coefficients(table: LongTable) -> NDArray[np.float64]:
 
 
 class _Padded(NamedTuple):
-    """Rows of subjects side by side, shape (num_subjects, most_rows, ...), and which of them are rows."""
+    """Rows of subjects, padded to shape (num_subjects, most_rows, ...), and a mask of the real rows."""
 
     columns: NDArray
     y: NDArray
@@ -101,7 +101,7 @@ def _padded(table: LongTable, columns: NDArray, y: NDArray) -> _Padded:
 
 
 def _in_order(table: LongTable) -> tuple[NDArray, NDArray]:
-    """Rows by subject, and where each subject's begin."""
+    """Return rows in the order of subjects, and where those of each subject begin."""
     order = np.argsort(table.codes, kind="stable")
     return order, np.searchsorted(table.codes[order], np.arange(len(table)))
 
@@ -226,7 +226,7 @@ class SeriesKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self.variance_ * np.exp(-0.5 * ((times - others) / self.length_) ** 2)
 
     def _smoothing(self, table: LongTable) -> NDArray[np.float64]:
-        """Weights v of all rows, in the order of the table's subjects, shape (num_rows,)."""
+        """Return weights v of all rows, in the order of the table's subjects, shape (num_rows,)."""
         padded = self._standardised(table)
         times = padded.columns[..., 0]
         inside = padded.mask[:, :, None] & padded.mask[:, None, :]
@@ -236,7 +236,7 @@ class SeriesKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return found[padded.mask]
 
     def _squares(self, table: LongTable, weights: NDArray) -> NDArray[np.float64]:
-        """Squared norms of smoothed series, shape (num_subjects,)."""
+        """Return squared norms of smoothed series, shape (num_subjects,)."""
         padded = _padded(table, self._times(table)[:, None], table.y)
         times, wide = padded.columns[..., 0], np.zeros(padded.mask.shape)
         wide[padded.mask] = weights
@@ -244,7 +244,7 @@ class SeriesKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return np.einsum("si,sij,sj->s", wide, inner, wide)
 
     def _products(self, table: LongTable, weights: NDArray) -> NDArray[np.float64]:
-        """Inner products of smoothed series with those of the training."""
+        """Return inner products of smoothed series with those of the training subjects."""
         (rows, first), (others, starts) = _in_order(table), _in_order(self.table_)
         inner = self._covariance(
             self._times(table)[rows][:, None], self._times(self.table_)[others]
@@ -259,7 +259,7 @@ class SeriesKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
 
 def _maximise_evidence(padded: _Padded, all_times: NDArray) -> tuple[float, float, float]:
-    """Length, variance and noise of the largest likelihood of all series, given mean zero."""
+    """Return length, variance and noise that maximise the likelihood of all series, given mean zero."""
     times, y, mask = padded.columns[..., 0], padded.y * padded.mask, padded.mask
     inside = mask[:, :, None] & mask[:, None, :]
     square = (times[:, :, None] - times[:, None, :]) ** 2
@@ -273,7 +273,7 @@ def _maximise_evidence(padded: _Padded, all_times: NDArray) -> tuple[float, floa
         inverse = np.linalg.inv(matrix)
         white = np.einsum("sij,sj->si", inverse, y)
         value = 0.5 * np.linalg.slogdet(matrix)[1].sum() + 0.5 * (white * y).sum()
-        # slope of half the log determinant and quadratic form along each derivative of the matrix
+        # gradient of half the log determinant and quadratic form along each derivative of the matrix
         rest = 0.5 * (inverse - white[:, :, None] * white[:, None, :])
         along = [signal * square / length**2, signal, 2 * noise**2 * eye * mask[:, None, :]]
         return value / mask.sum(), np.array([(rest * one).sum() for one in along]) / mask.sum()

@@ -1,4 +1,4 @@
-"""Long tables whose samples are subjects, for scikit-learn."""
+"""Long tables for scikit-learn, whose samples are subjects."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["LongTable", "SubjectSums", "by_output", "check_columns", "check_grou
 class SubjectSums(NamedTuple):
     """Sums of products of columns over the rows of each subject and output.
 
-    Residuals r are those of one least-squares fit of all rows, so that nothing large cancels.
+    Residuals r are those of a least-squares fit of all rows, so that no large numbers cancel.
 
     Attributes
     ----------
     start : ndarray, shape (num_terms,)
         Coefficients of that fit.
     num_rows, squares : ndarray, shape (num_subjects, num_outputs)
-        Rows, and sums of :math:`r^2`.
+        Numbers of rows, and sums of :math:`r^2`.
     fixed : ndarray, shape (num_subjects, num_outputs, num_terms, num_terms)
     slope : ndarray, shape (num_subjects, num_outputs, num_terms)
         Products of the fixed columns with r.
@@ -191,7 +191,7 @@ class LongTable:
 
     @property
     def iloc(self) -> Self:
-        """The table itself: marks it for scikit-learn as one whose samples `take` picks."""
+        """The table itself, which tells scikit-learn to select samples by `take`."""
         return self
 
     def by_subject(self, values: ArrayLike) -> NDArray:
@@ -230,7 +230,7 @@ class LongTable:
 
     @cached_property
     def sums(self) -> SubjectSums:
-        """Sums over rows, by subject and output."""
+        """Return sums over rows, by subject and output."""
         x, z = self.fixed, self.random
         start = np.linalg.lstsq(x, self.y, rcond=None)[0]
         residual = self.y - x @ start
@@ -254,18 +254,18 @@ class LongTable:
         )
 
     def __repr__(self) -> str:
-        """Sizes."""
+        """Format the sizes of the table."""
         return f"LongTable({len(self.y)} rows of {len(self)} subjects)"
 
 
 def named_columns(**tables: Any) -> dict[str, tuple[str, ...]]:
-    """Names of the columns of the tables that have names."""
+    """Return the names of columns of those tables that have names."""
     found = {name: column_names(table, name) for name, table in tables.items()}
     return {name: names for name, names in found.items() if names is not None}
 
 
 def check_groups(subjects: Any) -> Groups:
-    """Subjects of rows, none of which is missing."""
+    """Return the subjects of rows, and refuse missing ones."""
     groups = subjects if isinstance(subjects, Groups) else Groups(subjects)
     if not len(groups):
         raise ValueError("subjects is empty; give the subject of each row")
@@ -282,7 +282,7 @@ def check_groups(subjects: Any) -> Groups:
 def check_columns(
     name: str, values: Any, shape: tuple[int | None, ...], *, missing: bool = False
 ) -> NDArray[np.float64]:
-    """Real numbers of a shape, where None stands for any size from 1 on.
+    """Return real numbers of a given shape, where None stands for any size from 1 on.
 
     `missing` admits NaN.
     """
@@ -302,7 +302,7 @@ def check_columns(
 
 
 def by_output(outputs: NDArray | None, size: int) -> NDArray[np.int64]:
-    """Number of the output that each row measures, from indicators."""
+    """Return the number of the output that each row measures, from indicators."""
     if outputs is None:
         return np.zeros(size, np.int64)
     if not np.isin(outputs, (0.0, 1.0)).all() or (outputs.sum(axis=1) != 1).any():
@@ -313,7 +313,7 @@ def by_output(outputs: NDArray | None, size: int) -> NDArray[np.int64]:
 
 
 def check_labels(table: Any, labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
-    """Two classes and the class of each subject, 0 or 1.
+    """Return two classes and the class of each subject, 0 or 1.
 
     Raises
     ------
@@ -334,7 +334,7 @@ def check_labels(table: Any, labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
 
 
 def two_classes(labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
-    """Two classes in sorted order, and the class of each subject, 0 or 1.
+    """Return two classes in sorted order, and the class of each subject, 0 or 1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Coordinates of the rows of a manifold, which follow its geodesic distances."""
+"""Coordinates of the rows of a manifold, updated with its geodesic distances."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .scaling import Scaling, between_all, from_landmarks, placed, ritz_step, sp
 __all__ = ["Embedding"]
 
 _MANY = 0.1
-"""Share of rows without coordinates from which on all coordinates are computed anew."""
+"""Share of rows without coordinates above which all coordinates are computed anew."""
 _STALE = 1.25
-"""Growth of the number of rows after which the least eigenvalue is computed again."""
+"""Growth of the number of rows after which the smallest eigenvalue is computed again."""
 
 
 @dataclass
@@ -26,20 +26,20 @@ class Embedding:
     Attributes
     ----------
     number : int
-        Of dimensions.
+        Number of dimensions.
     converge : bool
-        Whether every update goes on until it has converged, rather than one step.
+        Whether every update continues to convergence, rather than for one step.
     coordinates : ndarray, shape (num_rows, number)
         NaN for rows of other connected sets.
     sources : ndarray, shape (num_sources, number)
-        Those of the sources within the set, see `Scaling`.
+        Coordinates of the sources within the set; see `Scaling`.
     parts : ndarray of int, shape (num_rows,)
         Connected set of every row, numbered from the largest down.
     eigenvalues : ndarray, shape (number,)
     residual : float
         See `Scaling`.
     shift, shift_size : float, int
-        What Ritz steps add to inner products, and for how many rows it was computed.
+        Shift that Ritz steps add to inner products, and the number of rows for which it was computed.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Embedding:
     def update(
         self, geodesics: Geodesics, before: NDArray[np.float64] | None = None, num_gone: int = 0
     ) -> None:
-        """Follow distances from the coordinates before, NaN where there were none, or start anew.
+        """Update coordinates from the previous ones, NaN where there were none, or start anew.
 
         It starts anew where many rows are new, or many are gone.
         """
@@ -80,13 +80,13 @@ class Embedding:
         self.residual = found.residual
 
     def place(self, geodesics: Geodesics, reached: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Coordinates of other rows.
+        """Return coordinates of other rows.
 
         Parameters
         ----------
         geodesics : Geodesics
         reached : ndarray, shape (num_new, num_sources)
-            Distances from all sources; NaN is returned for rows that those inside do not reach.
+            Distances from all sources. Rows that no source inside the set reaches get NaN.
         """
         inside = self.parts == 0
         sources = inside[geodesics.sources]

@@ -1,4 +1,4 @@
-"""Isomap whose map follows rows as they come and go."""
+"""Isomap with a map that is updated when rows are added and removed."""
 
 from __future__ import annotations
 
@@ -401,23 +401,23 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return gone
 
     def _embed(self, before: NDArray[np.float64] | None, num_gone: int = 0) -> None:
-        """Follow the distances, and say what the map does not show."""
+        """Update coordinates by the distances, and warn of what the map does not show."""
         if self.metric == "precomputed":
             self.n_features_in_ = len(self._manifold)
-        self._embedding.converge = bool(self.converge)  # which may have been set since
+        self._embedding.converge = bool(self.converge)  # it may have been set since
         self._embedding.update(self._manifold.geodesics, before, num_gone)
         self._show()
         for remark in remarks(self._embedding, self._manifold):
             warn_user(remark)
 
     def _show(self) -> None:
-        """Attributes of what was found."""
+        """Set the fitted attributes."""
         found = self._embedding
         self.embedding_, self.eigenvalues_ = found.coordinates, found.eigenvalues
         self.parts_, self.residual_ = found.parts, found.residual
 
     def _checked(self, X: Any, num_new: int | None = None) -> Any:
-        """Rows beside those of the map; `num_new` is 0 for distances to the rows of the map only."""
+        """Check rows beside those of the map; `num_new` is 0 for distances only to the rows of the map."""
         if self.metric != "precomputed":
             x = validate_data(self, X, dtype=np.float64, reset=False)
             refuse_huge("X", x)

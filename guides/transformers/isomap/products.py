@@ -1,4 +1,4 @@
-"""Squared distances times a few vectors in one pass, compiled by numba."""
+"""Products of squared distances and a few vectors in one pass, compiled by numba."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["squares_times"]
 
 @njit("float64[:, :](float64[:, :], float64[:, ::1])", cache=True, nogil=True, fastmath=True)
 def squares_times(rows, vectors):
-    """Squares of all entries times vectors, without an array of the squares.
+    """Multiply the squares of all entries by vectors, without an array of the squares.
 
-    A product with so few columns is bound by memory, and threads of a BLAS wait for one another.
+    A product with so few columns is bound by memory, and BLAS threads would wait for one another.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What arguments mean, and what is said about a map."""
+"""Meaning of arguments, and remarks on a map."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .scaling import ROUNDING
 __all__ = ["neighbor_rule", "refuse_few", "remark_on_far", "remark_on_twins", "remarks"]
 
 _FAR = 10.0
-"""How many times farther from all rows a new one may lie than any of these from its nearest neighbour."""
+"""Maximum distance of a new row from all rows, in units of their largest nearest-neighbour distance."""
 _METRICS = ("euclidean", "cityblock", "chebyshev", "precomputed")
 
 
 def neighbor_rule(
     n_neighbors: object, radius: object, metric: object, neighbors: object
 ) -> Neighbors:
-    """The rule by which rows are neighbours, from arguments of `IncrementalIsomap`."""
+    """Return the rule by which rows are neighbours, from arguments of `IncrementalIsomap`."""
     if not isinstance(metric, str) or metric not in _METRICS:
         raise ValueError(f"metric = {metric!r:.60}; expected one of {_METRICS}")
     if not isinstance(neighbors, str) or neighbors not in ("exact", "approximate"):
@@ -57,7 +57,7 @@ def refuse_few(size: int, number: int, num_landmarks: int | None) -> None:
 
 
 def remark_on_twins(nearest: Nearest) -> str | None:
-    """Sentence on new rows that equal a row from before."""
+    """Return a sentence on new rows that equal an earlier row."""
     new = np.flatnonzero(nearest.distance == 0)
     if not len(new):
         return None
@@ -69,7 +69,7 @@ def remark_on_twins(nearest: Nearest) -> str | None:
 
 
 def remark_on_far(distance: NDArray[np.float64], reach: float) -> str | None:
-    """Sentence on new rows that lie far from all rows of the map, of which none has so far a neighbour."""
+    """Return a sentence on new rows that lie far from all rows of the map, beside its largest `reach`."""
     far = np.flatnonzero(np.isfinite(distance) & (distance > _FAR * reach))
     if not len(far):
         return None
@@ -81,7 +81,7 @@ def remark_on_far(distance: NDArray[np.float64], reach: float) -> str | None:
 
 
 def remarks(embedding: Embedding, manifold: Manifold) -> list[str]:
-    """Sentences on what the coordinates do not show."""
+    """Return sentences on what the coordinates do not show."""
     found = []
     sizes = np.bincount(embedding.parts)
     if len(sizes) > 1:

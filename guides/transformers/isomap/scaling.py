@@ -21,13 +21,13 @@ __all__ = [
 ROUNDING = 1e-12
 """Share of the largest eigenvalue up to which one counts as zero."""
 _BLOCK = 256
-"""Rows whose squares are held at once."""
+"""Number of rows whose squares are held at once."""
 _SMALL = 200
-"""Points up to which all eigenvalues are computed."""
+"""Maximum number of points for which all eigenvalues are computed."""
 
 
 class Scaling(NamedTuple):
-    """Coordinates of points, and those of the sources as they enter inner products.
+    """Coordinates of points, and of the sources as they enter inner products.
 
     Attributes
     ----------
@@ -39,8 +39,8 @@ class Scaling(NamedTuple):
     eigenvalues : ndarray, shape (num_dimensions,)
         Sums of squares of the coordinates, in descending order.
     residual : float
-        How far an update moved: the sine of the largest angle between the subspaces of coordinates
-        before and after it; 0 if they are converged.
+        Size of an update: the sine of the largest angle between the subspaces of coordinates before and
+        after it; 0 if they are converged.
     """
 
     points: NDArray[np.float64]
@@ -49,13 +49,13 @@ class Scaling(NamedTuple):
     residual: float
 
     def padded(self, number: int) -> Scaling:
-        """The same with coordinates of zero where there are fewer points than dimensions."""
+        """Return the same with zero coordinates where there are fewer points than dimensions."""
         missing = number - len(self.eigenvalues)
         points, sources = (np.pad(one, ((0, 0), (0, missing))) for one in self[:2])
         return Scaling(points, sources, np.pad(self.eigenvalues, (0, missing)), self.residual)
 
     def flipped(self, before: NDArray[np.float64] | None) -> Scaling:
-        """The same with signs as before, or such that the largest coordinates are positive."""
+        """Return the same with the previous signs, or such that the largest coordinates are positive."""
         if before is None:
             largest = np.abs(self.points).argmax(axis=0)
             signs = np.sign(self.points[largest, np.arange(self.points.shape[1])])
@@ -66,7 +66,7 @@ class Scaling(NamedTuple):
 
 
 def _squares_times(rows: NDArray, vectors: NDArray) -> NDArray[np.float64]:
-    """Squared distances times vectors, block by block."""
+    """Multiply squared distances by vectors, block by block."""
     return np.concatenate(
         [np.square(rows[low : low + _BLOCK]) @ vectors for low in range(0, len(rows), _BLOCK)]
     )
@@ -77,14 +77,14 @@ def _centred(values: NDArray) -> NDArray[np.float64]:
 
 
 def _products_times(rows: NDArray, vectors: NDArray) -> NDArray[np.float64]:
-    """Inner products that squared distances stand for, B = -H C H / 2, times vectors."""
+    """Multiply the inner products of squared distances, B = -H C H / 2, by vectors."""
     return -0.5 * _centred(_squares_times(rows, _centred(vectors)))
 
 
 def _extreme(
     rows: NDArray, number: int, which: Any, start: NDArray | None
 ) -> tuple[NDArray, NDArray]:
-    """Largest or least eigenvalues of the inner products, in descending order, with their vectors."""
+    """Return the largest or smallest eigenvalues of the inner products, in descending order, with vectors."""
     size = len(rows)
     if size <= max(_SMALL, 2 * number + 1):
         values, vectors = np.linalg.eigh(_products_times(rows, np.eye(size)))
@@ -106,7 +106,7 @@ def _extreme(
 def between_all(
     rows: NDArray[np.float64], number: int, start: NDArray[np.float64] | None = None
 ) -> Scaling:
-    """Classical scaling, converged.
+    """Compute classical scaling to convergence.
 
     Parameters
     ----------
@@ -124,18 +124,18 @@ def between_all(
 
 
 def spectrum_shift(rows: NDArray[np.float64], eigenvalues: NDArray[np.float64]) -> float:
-    r"""What to add to inner products so that iterations do not follow negative eigenvalues.
+    r"""Return the shift of inner products by which iterations do not follow negative eigenvalues.
 
     .. math:: a = \max(-0.7 \lambda_\min - 0.3 \lambda_d,\ 0)
 
-    Law (2006), section 3.4.3: the least eigenvalue is then at most 3/7 of the last one kept.
+    Law (2006), section 3.4.3: the smallest eigenvalue is then at most 3/7 of the last one kept.
     """
     least = _extreme(rows, 1, "SA", None)[0][0]
     return float(max(-0.7 * least - 0.3 * eigenvalues[-1], 0.0))
 
 
 def ritz_step(rows: NDArray[np.float64], points: NDArray[np.float64], shift: float) -> Scaling:
-    """One step of subspace iteration with Rayleigh-Ritz acceleration (Law 2006, section 3.2.1.4).
+    """Take one step of subspace iteration with Rayleigh-Ritz acceleration (Law 2006, section 3.2.1.4).
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def from_landmarks(
     number: int,
     before: NDArray[np.float64] | None = None,
 ) -> Scaling:
-    """Scaling by distances from landmarks: converged, or one pass from the coordinates before.
+    """Scale by distances from landmarks: to convergence, or in one pass from previous coordinates.
 
     The inner products of landmarks and points, B = -H C H / 2, have the factors Q and X of a singular
     value decomposition (Law 2006, section 3.2.2, which leaves out the factor -1/2, and the turn of Q by
@@ -206,14 +206,14 @@ def from_landmarks(
 
 
 def _each(sums: str, rows: NDArray, vectors: NDArray) -> NDArray[np.float64]:
-    """Squared distances times each of some vectors, without an array of the squares."""
+    """Multiply squared distances by each of some vectors, without an array of the squares."""
     return np.stack([np.einsum(sums, rows, rows, vector) for vector in vectors.T], axis=1)
 
 
 def placed(
     squares: NDArray[np.float64], means: NDArray[np.float64], sources: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Coordinates of other points by least squares on their inner products with the sources.
+    """Return coordinates of other points by least squares on their inner products with the sources.
 
     Law (2006), eqs. 3.4 and 3.5. Terms of the inner products that are equal for all sources do not
     matter, since the coordinates of the sources sum to zero.
@@ -231,10 +231,10 @@ def placed(
 
 
 def _basis(coordinates: NDArray) -> NDArray[np.float64]:
-    """Orthonormal basis of the space of some coordinates."""
+    """Return an orthonormal basis of the space of some coordinates."""
     return np.linalg.qr(_centred(coordinates))[0]
 
 
 def _sine(before: NDArray, after: NDArray) -> float:
-    """Sine of the largest angle between the spans of two orthonormal bases."""
+    """Return the sine of the largest angle between the spans of two orthonormal bases."""
     return float(np.linalg.norm(before - after @ (after.T @ before), 2))

@@ -1,4 +1,4 @@
-"""A map in a file: arrays of NumPy and one text, without pickled objects."""
+"""Files of maps: NumPy arrays and one text, without pickled objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EMBEDDING = ("coordinates", "sources", "parts", "eigenvalues")
 def write_state(
     path: Any, header: Mapping[str, Any], manifold: Manifold, embedding: Embedding
 ) -> None:
-    """Write a map; `header` are parameters and names, as JSON takes them."""
+    """Write a map; `header` holds parameters and names that JSON can represent."""
     check_writable(path)
     geodesics = manifold.geodesics
     graph = geodesics.adjacency.matrix()
@@ -61,7 +61,7 @@ def write_state(
 
 
 def read_state(path: Any) -> tuple[dict[str, Any], Manifold, Embedding]:
-    """Read what `write_state` wrote.
+    """Read a map that `write_state` wrote.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""Samplers that go from draws of the prior to the posterior, and tell the evidence on the way."""
+"""Samplers that lead from draws of the prior to the posterior, and estimate the evidence on the way."""

@@ -1,4 +1,4 @@
-"""What runs of sequential Monte Carlo hold between two temperatures."""
+"""State of runs of sequential Monte Carlo between two temperatures."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["Cloud"]
 
 
 class Cloud(NamedTuple):
-    """Particles of every run; the first axis of each array numbers the runs.
+    """Particles of every run; the first axis of each array is that of runs.
 
     Attributes
     ----------
     key : Array
         Raw random key.
     particles : Array, shape (num_particles, num_coordinates)
-        In the coordinates of `tails`, equally weighted.
+        Equally weighted particles in the coordinates of `tails`.
     likelihood : Array, shape (num_particles,)
     tails : Tails
     reference : Array, shape (num_clusters, num_features)
-        Of the numbering of clusters; empty where they are not folded.
+        Reference for the numbering of clusters; empty where they are not folded.
     temperature : Array, shape ()
     log_evidence, variance : Array, shape ()
-        Variance of the log evidence, from that of the weights.
+        Log evidence, and its variance, from that of the weights.
     step_size : Array, shape (num_shells,)
     acceptance : Array, shape ()
     correlation, memory : Array, shape ()
-        Of the worst coordinate, and of the log likelihood, with what they were before the last moves.
+        Correlation of the worst coordinate, and of the log likelihood, with its values before the last moves.
     moves : Array, shape ()
-        Of a chain, in all.
+        Total number of moves of a chain.
     steps : Array, shape ()
     """
 
@@ -53,6 +53,6 @@ class Cloud(NamedTuple):
     steps: Array
 
     def outer(self) -> tuple[Array, Array]:
-        """Particles of every run in unconstrained coordinates, and their log likelihoods."""
+        """Return particles of every run in unconstrained coordinates, and their log likelihoods."""
         outer, _ = jax.vmap(lambda tails, u: tails.outward(u))(self.tails, self.particles)
         return outer, self.likelihood

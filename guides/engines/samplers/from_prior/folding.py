@@ -1,8 +1,8 @@
-"""Clusters that may be renumbered: particles brought to the numbering that is nearest to a reference.
+"""Folds particles of models whose clusters may be renumbered to the numbering nearest to a reference.
 
-A density that no renumbering of the clusters changes is that of K! copies of one domain. Particles that are
-all in one domain have the covariance of one copy, where those of all copies have one that is as wide as
-the copies lie apart.
+A density that no renumbering of the clusters changes consists of K! copies of that in one region. Particles
+in a single region have the covariance of one copy. Over all regions, the covariance is as wide as the
+distances between copies.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .particles import Tails, unraveller
 __all__ = ["Folding", "find_folding", "numberings"]
 
 _MOST = 5
-"""Clusters up to which all numberings are tried."""
+"""Maximum number of clusters for which all numberings are tried."""
 
 _TRIED = 2
-"""Starts near which the density is compared with that of other numberings."""
+"""Number of starts near which the density is compared with that of other numberings."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Folding:
     Attributes
     ----------
     axes : tuple of (str, int)
-        Sites, and which of their axes.
+        Sites, and their axes of clusters.
     num_clusters : int
     """
 
@@ -55,7 +55,7 @@ class Folding:
         return np.array(list(itertools.permutations(range(self.num_clusters))))
 
     def renumbered(self, problem: Problem, args: tuple) -> Callable[[Array, Array], Array]:
-        """Function that permutes the clusters of one vector of unconstrained coordinates."""
+        """Return a function that permutes the clusters of one vector of unconstrained coordinates."""
         unravel = unraveller(problem, args)
 
         def apply(vector: Array, order: Array) -> Array:
@@ -69,9 +69,10 @@ class Folding:
         return apply
 
     def images(self, problem: Problem) -> Callable:
-        """Program for rows of unconstrained coordinates, each renumbered in its own order.
+        """Program that renumbers rows of unconstrained coordinates, each in its own order.
 
-        With the log Jacobian determinant of that map, as renumbering is of volume one between values only.
+        It also returns the log Jacobian determinant of that map, as renumbering preserves volume only in
+        the space of values.
         """
 
         def go(vectors: Array, orders: Array, args: tuple) -> tuple[Array, Array]:
@@ -88,7 +89,7 @@ class Folding:
         return go
 
     def described(self, problem: Problem, args: tuple) -> Callable[[Array], Array]:
-        """Function that lists the coordinates of each cluster, shape (K, num_features), of one vector."""
+        """Return a function of one vector: coordinates of each cluster, shape (K, num_features)."""
         unravel = unraveller(problem, args)
 
         def features(vector: Array) -> Array:
@@ -105,7 +106,7 @@ class Folding:
         return features
 
     def nearest(self, features: Array, reference: Array) -> tuple[Array, Array]:
-        """Numbering of each particle that is nearest to a reference, and the mean of what it gives.
+        """Return the numbering of each particle nearest to a reference, and the mean of renumbered features.
 
         Parameters
         ----------
@@ -114,7 +115,7 @@ class Folding:
         """
         scale = jnp.std(features, axis=(0, 1)) + 1e-12
         gap = (features[:, :, None] - reference[None, None]) / scale
-        cost = jnp.square(gap).sum(axis=-1)  # of giving the place l to the cluster k
+        cost = jnp.square(gap).sum(axis=-1)  # cost of giving place l to cluster k
         orders = jnp.asarray(self.permutations)
         total = cost[:, orders, jnp.arange(self.num_clusters)].sum(axis=-1)
         order = orders[jnp.argmin(total, axis=1)]
@@ -123,7 +124,7 @@ class Folding:
     def fold(
         self, problem: Problem, args: tuple, tails: Tails, particles: Array, reference: Array
     ) -> tuple[Array, Array]:
-        """Particles in the numbering nearest to the reference, and the reference of the next time."""
+        """Return particles in the numbering nearest to the reference, and the next reference."""
         outer = jax.vmap(lambda u: tails.outward(u)[0])(particles)
         features = each_particle(self.described(problem, args), outer)
         _, reference = self.nearest(features, reference)
@@ -140,9 +141,9 @@ def find_folding(
     *,
     most: int = _MOST,
 ) -> Folding | None:
-    """Axes of clusters that may be renumbered, as a comparison of densities near some starts confirms.
+    """Find axes of clusters that may be renumbered, as confirmed by comparing densities near some starts.
 
-    None where there are none, or more clusters than `most`.
+    The result is None where there are none, or more clusters than `most`.
     """
     if not clusters_permute(problem):
         return None
@@ -154,7 +155,7 @@ def find_folding(
     axes, sizes = [], set()
     for name, values in starts.items():
         dims = found.dims[name]
-        if dims.count("clusters") > 1 or "clusters_1" in dims:  # which permute together
+        if dims.count("clusters") > 1 or "clusters_1" in dims:  # these would permute together
             return None
         if "clusters" in dims:
             axes.append((name, dims.index("clusters")))
@@ -165,7 +166,7 @@ def find_folding(
 
 
 def numberings(folding: Folding, seed: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Numberings drawn at random, each as probable, of the shape given and an axis of clusters."""
+    """Draw numberings at random with equal probabilities; the last axis of the result is that of clusters."""
     size = folding.num_clusters
     rng = np.random.default_rng([seed, 2])
     return rng.permuted(np.broadcast_to(np.arange(size), (*shape, size)), axis=-1)

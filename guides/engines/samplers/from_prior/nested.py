@@ -45,7 +45,7 @@ from .particles import (
 __all__ = ["NestedSlice", "num_replacements"]
 
 _VOLUMES = 100
-"""Sequences of prior volumes that are simulated."""
+"""Number of sequences of prior volumes that are simulated."""
 
 
 _SPREAD = 1.0
@@ -53,18 +53,18 @@ _SPREAD = 1.0
 
 
 _KNOWN = 20
-"""Coordinates up to which the default number of moves is known to forget where a new point began."""
+"""Maximum number of coordinates for which the default moves are known to forget where a new point began."""
 
 
 _LAST = 8.0
-"""Logarithm by which the volume shrinks from the bulk of the posterior on, until `tol` is left."""
+"""Logarithm by which the volume shrinks from the bulk of the posterior until `tol` is left."""
 
 
 class _Nest(NamedTuple):
-    """Live points, and all that died; the first axis of each array but `steps` numbers the runs.
+    """Live points, and all dead ones; the first axis of each array but `steps` is that of runs.
 
-    Of `tried` draws of the prior `found` have a finite likelihood. `dead_birth` is the likelihood above
-    which a point was drawn.
+    Of `tried` draws of the prior, `found` have a finite likelihood. `dead_birth` is the likelihood above
+    which a dead point was drawn.
     """
 
     key: Array
@@ -271,7 +271,7 @@ class NestedSlice(KeptEngine):
         return begin
 
     def _march(self, problem: Problem) -> Callable:
-        """All runs at once, until each may stop, or `limit` replacements were made."""
+        """Program of all runs at once, until each may stop, or `limit` replacements have been made."""
 
         def march(state: _Nest, args: tuple, tol: Array, limit: Array) -> _Nest:
             width = state.dead.shape[-1]
@@ -303,9 +303,9 @@ class NestedSlice(KeptEngine):
         return march
 
     def _weigh(self, state: _Nest, seed: int) -> tuple[Array, NDArray, float, float, bool]:
-        """Posterior draws of every run, its log evidence, the variance of that, and sample size.
+        """Return posterior draws of every run, its log evidence, the variance of that, and sample size.
 
-        At last whether points were found above a plateau that no live point was above.
+        The last result is whether points were found above a plateau while no live point was above it.
         """
         steps, live = int(state.steps), state.live.particles
         found, missed = [], False
@@ -322,7 +322,7 @@ class NestedSlice(KeptEngine):
                 )
             )
             birth = np.where(np.isnan(birth), -np.inf, birth)
-            counted = np.flatnonzero(likelihood > birth)  # no move led the others above
+            counted = np.flatnonzero(likelihood > birth)  # no move led others above
             order = counted[np.argsort(likelihood[counted], kind="stable")]
             level, at, tied = np.unique(likelihood[order], return_inverse=True, return_counts=True)
             alive = np.searchsorted(np.sort(birth[order]), level) - (np.cumsum(tied) - tied)
@@ -342,18 +342,18 @@ class NestedSlice(KeptEngine):
 def _log_widths(
     rng: np.random.Generator, alive: NDArray, tied: NDArray, tried: int, found: int
 ) -> NDArray:
-    """Logarithms of the prior volumes that levels of the likelihood stand for, simulated.
+    """Simulate logarithms of the prior volumes of levels of the likelihood.
 
-    A single point lies on its contour, so that the share above is the largest of `alive` uniform numbers.
-    Points that tie lie on a plateau, and how many are above it is binomial.
+    A single point lies on its contour, so that the share above it is the largest of `alive` uniform numbers.
+    Points that tie lie on a plateau, and the number of points above it is binomial.
 
     Parameters
     ----------
     rng : Generator
     alive, tied : ndarray of int, shape (num_levels,)
-        How many live points are at a level or above, and at it.
+        Numbers of live points at a level or above, and at it.
     tried, found : int
-        How many draws of the prior there were, and how many have a finite likelihood.
+        Number of draws of the prior, and of those with a finite likelihood.
 
     Returns
     -------
@@ -372,20 +372,20 @@ def _log_widths(
 
 
 def _shares(rng: np.random.Generator, above: NDArray, below: NDArray) -> NDArray:
-    """Simulated shares of a volume above a plateau, from how many points lie above and on it."""
+    """Simulate shares of a volume above a plateau, from the numbers of points above and on it."""
     drawn = rng.beta(np.maximum(above, 1), np.maximum(below, 1), (_VOLUMES, len(above)))
     return np.where(above == 0, 0.0, np.where(below == 0, 1.0, drawn))
 
 
 def _remaining(state: _Nest) -> Array:
-    """Share of the evidence that live points have yet to tell, shape (num_runs,); none if they all tie."""
+    """Return the share of the evidence that live points hold, shape (num_runs,); zero if they all tie."""
     done, likelihood = state.live.integrator, state.live.particles.loglikelihood
     share = jnp.exp(done.logZ_live - jnp.logaddexp(done.logZ, done.logZ_live))
     return jnp.where(likelihood.max(axis=1) > likelihood.min(axis=1), share, 0.0)
 
 
 def num_replacements(log_likelihood: NDArray, num_coordinates: int, num_delete: int) -> float:
-    r"""How many replacements there will be, as for a normal likelihood in a flat prior.
+    r"""Predict the number of replacements, as for a normal likelihood in a flat prior.
 
     Live points fill a ball of radius r, in standard deviations of the likelihood, whose logarithm has
     a standard deviation s of about :math:`r^2 / d`. The posterior lies at a radius of about
@@ -394,7 +394,7 @@ def num_replacements(log_likelihood: NDArray, num_coordinates: int, num_delete: 
     Parameters
     ----------
     log_likelihood : ndarray, shape (num_runs, num_live)
-        Of the live points.
+        Log likelihoods of the live points.
     num_coordinates : int
     num_delete : int
         See `NestedSlice`.

@@ -1,4 +1,4 @@
-"""Markov moves of many particles at once, tuned to where they lie."""
+"""Markov moves of many particles at once, tuned to their distribution."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TARGET = {"hmc": 0.7, "random_walk": 0.25}
 KERNELS = tuple(_TARGET)
 
 _STEP = {"hmc": -0.25, "random_walk": -0.5}
-"""Power of the number of coordinates that the first step size is."""
+"""Exponent of the number of coordinates in the first step size, by kernel."""
 
 _GAIN = 1.0
-"""What an excess of acceptance adds to the log step size, after each move."""
+"""Increase of the log step size per excess of acceptance, after each move."""
 
 _VARIED = 0.5
 """Range of the logarithm of steps around their size, to either side."""
@@ -40,43 +40,43 @@ _LENGTH = 1.5
 """Length of a trajectory, in standard deviations of the particles."""
 
 _LONGEST_STEP = 1.8
-"""Steps of the leapfrog diverge from 2 standard deviations on."""
+"""Maximum step size, as leapfrog steps diverge from 2 standard deviations on."""
 
 _KEPT = 5
-"""States of a chain that are particles, at most."""
+"""Maximum number of states of a chain that become particles."""
 
 _INDEPENDENT = 0.25
-"""Correlation with where they started, of the worst coordinate, below which particles have moved enough."""
+"""Correlation of the worst coordinate with its start below which particles have moved enough."""
 
 _FORGOTTEN = 0.1
-"""Correlation of the log likelihood with what it was where they started, below which they have."""
+"""Correlation of the log likelihood with its value at the start below which they have moved enough."""
 
 _MOST_SHELLS, _IN_SHELL = 8, 50
-"""Ranges of the log likelihood, and particles for each, whose spreads steps are scaled by in turn."""
+"""Maximum number of ranges of the log likelihood whose spreads scale steps, and particles for each."""
 
 _LEAST_SPREAD = 1e-4
-"""Of a shell, in standard deviations of all particles."""
+"""Minimum spread of a shell, in standard deviations of all particles."""
 
 _MORE = 10
-"""Times the maximum number of moves that are made at most in a funnel."""
+"""Factor by which a funnel may raise the maximum number of moves."""
 
 _SIDE_BY_SIDE = 16
-"""Particles that a processor moves in step; more are slower."""
+"""Number of particles that a processor moves in step; more would be slower."""
 
 
 class _Place(NamedTuple):
-    """Where a chain is.
+    """Position of a chain.
 
     Attributes
     ----------
     white : Array, shape (num_coordinates,)
-        In coordinates of unit covariance.
+        Position in coordinates of unit covariance.
     value : Array, shape ()
         Log density.
     likelihood : Array, shape ()
-        Its log likelihood, at temperature 1.
+        Log likelihood, at temperature 1.
     slope : Array, shape (num_coordinates,)
-        Of the log density; zero for random walks.
+        Gradient of the log density; zero for random walks.
     """
 
     white: Array
@@ -86,7 +86,7 @@ class _Place(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Chains on their way at one temperature.
+    """State of chains that move at one temperature.
 
     Attributes
     ----------
@@ -95,16 +95,16 @@ class Walk(NamedTuple):
         With an axis of chains in front.
     step_size : Array, shape (num_shells,)
     acceptance : Array, shape ()
-        Of steps for the shell that a chain is in.
+        Acceptance of steps that are meant for the shell of the chain.
     trail : Array, shape (num_kept, num_chains, num_coordinates)
-        The last states; that after m moves is at m modulo num_kept.
+        The last states; the one after m moves is at m modulo num_kept.
     likelihood : Array, shape (num_kept, num_chains)
         Log likelihood there.
     correlation, memory : Array, shape ()
-        With where they started: of the worst coordinate, and of the log likelihood; in the end memory
-        is the mean of all kept states.
+        Correlation of the worst coordinate, and of the log likelihood, with its value at the start. At the
+        end, memory is the mean over all kept states.
     moves : Array of int, shape ()
-        -1 before densities are known where the chains start.
+        Number of moves; -1 before densities are known where the chains start.
     """
 
     key: Array
@@ -119,17 +119,17 @@ class Walk(NamedTuple):
 
 
 def first_step(kernel: str, num_coordinates: int) -> float:
-    """Step size to begin with, in standard deviations of the particles."""
+    """Return the first step size, in standard deviations of the particles."""
     return float(num_coordinates ** _STEP[kernel])
 
 
 def num_chains(num_particles: int, num_mutations: int) -> int:
-    """Number of chains whose states are the particles; see `move_particles`."""
+    """Return the number of chains whose states become particles; see `move_particles`."""
     return -(-num_particles // _num_kept(num_mutations))
 
 
 def num_shells(num_particles: int) -> int:
-    """Ranges of the log likelihood with spreads of their own."""
+    """Return the number of ranges of the log likelihood with spreads of their own."""
     return max(1, min(_MOST_SHELLS, num_particles // _IN_SHELL))
 
 
@@ -149,20 +149,21 @@ def move_particles(
     num_mutations: int,
     num_leapfrog: int,
 ) -> tuple[Walk, Array, Array]:
-    """Move some of the particles until they have forgotten where they started; all last states are kept.
+    """Move some of the particles until they have forgotten their starts; all last states are kept.
 
-    In d dimensions they make at least d / 2 moves, up to the maximum.
+    In d dimensions, they make at least d / 2 moves, up to the maximum.
 
-    Every state of a chain that starts at the target is a draw of it, so that none is wasted: of n particles
-    n / 5 move, and their last five states take the place of all (Dau and Chopin 2022). Coordinates are
-    those in which the other half of the particles has unit covariance: in those of its own, directions in
-    which particles lie too far out by chance are forgotten sooner than those in which they lie too near.
+    Every state of a chain that starts at the target is a draw of it, so that none is wasted: of n particles,
+    n / 5 move, and their last five states replace all particles (Dau and Chopin 2022). Coordinates are those
+    in which the other half of the particles has unit covariance. In coordinates by their own covariance,
+    directions in which particles lie too far out by chance would be forgotten sooner than those in which
+    they lie too near.
 
-    Steps are as wide as the other half spreads within a range of the log likelihood, a shell, that is drawn
-    anew for every move: where a scale is unknown, particles of small scale lie a thousand times as near to
-    one another as those of large scale, and steps of one size would never lead there (Neal's funnel). A walk
-    over scales of a factor :math:`2^k` takes some :math:`(2k)^2` moves there and back; so many are made, up
-    to ten times `num_mutations`.
+    Steps are scaled by the spread of the other half within a shell, a range of the log likelihood that is
+    drawn anew for every move. Where a scale is unknown, particles of small scale lie a thousand times as near
+    to one another as those of large scale, and steps of one size would never lead there (Neal's funnel). A
+    walk over scales of a factor :math:`2^k` takes some :math:`(2k)^2` moves there and back; so many are made,
+    up to ten times `num_mutations`.
 
     Parameters
     ----------
@@ -170,7 +171,7 @@ def move_particles(
         Log prior and log likelihood of one particle.
     temperature : Array, shape ()
     cloud : Array, shape (num_particles, num_coordinates)
-        Equally weighted, in an order such that every fifth is a sample as even as all.
+        Equally weighted particles, in an order such that every fifth is a sample as even as all.
     likelihood : Array, shape (num_particles,)
         Log likelihood there.
     step_size : Array, shape (num_shells,)
@@ -189,7 +190,7 @@ def move_particles(
     kept = _num_kept(num_mutations)
     key, first_key = jax.random.split(key)
     number = num_chains(total, num_mutations)
-    # a shift at random, so that each particle starts a chain with the same probability
+    # a random shift, so that each particle starts a chain with the same probability
     chosen = (jax.random.randint(first_key, (), 0, total) + kept * jnp.arange(number)) % total
     parts = jnp.stack([cloud[total // 2 :], cloud[: total - total // 2]])
     centres, roots = parts.mean(axis=1), jax.vmap(_root)(parts)
@@ -223,19 +224,19 @@ def move_particles(
         return jax.tree.map(partial(jnp.where, uniform < chance), end, place), chance
 
     scales = jnp.abs(_trend(jnp.log2(spreads).mean(axis=0))).max()
-    # the likelihood is of all directions, and does not show the few that remember longest
+    # the likelihood depends on all directions, and does not show the few that mix most slowly
     fewest = max(kept - 1, min(width // 2, num_mutations))
     least = jnp.clip(jnp.square(2 * scales), fewest, _MORE * num_mutations)
 
     def unfinished(walk: Walk) -> Array:
-        # weights depend on the likelihood only, draws on all coordinates
+        # weights depend only on the likelihood, draws on all coordinates
         held = walk.memory > _FORGOTTEN
         held |= (temperature >= 1) & (walk.correlation > _INDEPENDENT)
         return (walk.moves < least) | (held & (walk.moves < num_mutations))
 
     def step(walk: Walk) -> Walk:
         key, vary, turn, take, pick = jax.random.split(walk.key, 5)
-        # the first one goes nowhere: densities are compiled only once
+        # the first move has length zero, so that densities are compiled only once
         moves = walk.moves >= 0
         spread = jax.random.uniform(vary, (number,), minval=-_VARIED, maxval=_VARIED)
         shell = jax.random.randint(pick, (number,), 0, shells)
@@ -246,7 +247,7 @@ def move_particles(
         speeds, uniform = jax.random.normal(turn, white.shape), jax.random.uniform(take, (number,))
         given = half, walk.place, speeds, sizes, uniform
         place, chance = each_particle(lambda given: move((count, *given)), given)
-        # steps need not suit particles of other shells
+        # step sizes need not suit particles of other shells
         own = shell == jax.vmap(jnp.searchsorted)(edges[half], walk.place.likelihood)
         member = own[:, None] & (shell[:, None] == jnp.arange(shells))
         excess = jnp.where(member, chance[:, None] - _TARGET[kernel], 0.0).sum(axis=0)
@@ -277,14 +278,14 @@ def move_particles(
         moves=jnp.asarray(-1),
     )
     walk = lax.while_loop(unfinished, step, first)
-    # what all kept states remember, which the next particles are drawn from
+    # memory of all kept states, from which the next particles are drawn
     held = jax.vmap(partial(_correlation, begun))(walk.likelihood).mean()
     walk = walk._replace(memory=held)
 
     places = jax.vmap(jax.vmap(outward), (None, 0))(half, walk.trail)
 
     def particles(trail: Array) -> Array:
-        """Chain by chain, each from its oldest state on."""
+        """Return states chain by chain, each from its oldest state on."""
         in_time = jnp.roll(trail, -(walk.moves + 1), axis=0).swapaxes(0, 1)
         return in_time.reshape(-1, *trail.shape[2:])[:total]
 
@@ -294,7 +295,7 @@ def move_particles(
 def _leapfrog(
     density: Callable, place: _Place, speed: Array, size: Array, count: Array
 ) -> tuple[_Place, Array]:
-    """End of a trajectory with unit masses, and by how much the kinetic energy fell."""
+    """Return the end of a trajectory with unit masses, and the decrease of the kinetic energy."""
     climb = jax.value_and_grad(density, has_aux=True)
 
     def leap(_: Array, carry: tuple[_Place, Array]) -> tuple[_Place, Array]:
@@ -311,24 +312,24 @@ def _leapfrog(
 def _random_step(
     density: Callable, place: _Place, speed: Array, size: Array, count: Array
 ) -> tuple[_Place, Array]:
-    """A step at random, which is no trajectory."""
+    """Return the end of a random step, which has no kinetic energy."""
     white = place.white + size * speed
     value, likelihood = density(white)
     return _Place(white, value, likelihood, place.slope), jnp.zeros(())
 
 
 def each_particle(function: Callable, rows: Any) -> Any:
-    """Map over particles, on processors few of them in step."""
+    """Map over particles; on processors, few of them in step."""
     number = len(jax.tree.leaves(rows)[0])
     if jax.default_backend() != "cpu":
         return jax.vmap(function)(rows)
-    # a divisor, since a rest would be compiled apart
+    # a divisor, since a remainder would be compiled separately
     size = max(size for size in range(1, _SIDE_BY_SIDE + 1) if number % size == 0)
     return lax.map(function, rows, batch_size=size)
 
 
 def _correlation(first: Array, second: Array) -> Array:
-    """Correlation of two vectors, as far as they are finite; 1 where one is constant."""
+    """Return the correlation of two vectors over their finite entries; 1 where one is constant."""
     known = jnp.isfinite(first) & jnp.isfinite(second)
     number = known.sum()
     first, second = (
@@ -340,7 +341,7 @@ def _correlation(first: Array, second: Array) -> Array:
 
 
 def _shells(white: Array, likelihood: Array, number: int) -> tuple[Array, Array]:
-    """Spread of the coordinates in each shell of the log likelihood, and the values between shells."""
+    """Return the spread of the coordinates in each shell of the log likelihood, and bounds between shells."""
     edges = jnp.quantile(likelihood, jnp.arange(1, number) / number)
     member = jnp.searchsorted(edges, likelihood)[:, None] == jnp.arange(number)
     count = jnp.maximum(member.sum(axis=0), 1)[:, None]
@@ -349,14 +350,14 @@ def _shells(white: Array, likelihood: Array, number: int) -> tuple[Array, Array]
 
 
 def _trend(values: Array) -> Array:
-    """Rise from the first row to the last, by least squares; zero of a single row."""
+    """Return the rise from the first row to the last, by least squares; zero for a single row."""
     last = len(values) - 1
     place = jnp.arange(last + 1) - last / 2
     return last * (place @ values) / jnp.maximum(place @ place, 1)
 
 
 def _root(particles: Array) -> Array:
-    """Cholesky factor of the covariance, drawn towards its diagonal where particles are few."""
+    """Return the Cholesky factor of the covariance, shrunk towards its diagonal where particles are few."""
     number, width = particles.shape
     apart = particles - particles.mean(axis=0)
     covariance = apart.T @ apart / number

@@ -1,4 +1,4 @@
-"""Shared by samplers that start from the prior: prior draws, split densities, evidence of runs."""
+"""Parts of samplers that start from the prior: prior draws, split densities, evidence of runs."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ __all__ = [
 ]
 
 _HEAVY = 7.0
-"""Ratio of the ranges that hold 98 and 50 per cent of prior draws, from which on tails are heavy.
+"""Ratio of the ranges that hold 98 and 50 per cent of prior draws above which tails are heavy.
 
-It is 3.4 for a normal density, 5.6 for Laplace's, and 32 for Cauchy's.
+It is 3.4 for the normal distribution, 5.6 for Laplace's, and 32 for Cauchy's.
 """
 
 
 _BATCHES = 100
-"""Times the wanted number of draws of the prior that are looked at for some of finite likelihood."""
+"""Maximum number of prior draws that are searched for a finite likelihood, per draw that is needed."""
 
 
 _LONG = 120.0
-"""Seconds of a run from which on a warning predicts its length."""
+"""Seconds of a run above which a warning predicts its length."""
 
 
 class Tails(NamedTuple):
@@ -82,7 +82,7 @@ class Tails(NamedTuple):
     scale: Array
 
     def outward(self, vector: Array) -> tuple[Array, Array]:
-        """Unconstrained coordinates, and the log Jacobian determinant of the map to them."""
+        """Return unconstrained coordinates, and the log Jacobian determinant of the map to them."""
         heavy = self.scale > 0
         inner = jnp.where(heavy, vector, 0.0)
         scale = jnp.where(heavy, self.scale, 1.0)
@@ -91,14 +91,14 @@ class Tails(NamedTuple):
         return jnp.where(heavy, self.centre + scale * jnp.sinh(inner), vector), log_det
 
     def inward(self, vector: Array) -> Array:
-        """Coordinates u of unconstrained ones."""
+        """Return the coordinates u for unconstrained ones."""
         heavy = self.scale > 0
         inner = jnp.arcsinh((vector - self.centre) / jnp.where(heavy, self.scale, 1.0))
         return jnp.where(heavy, inner, vector)
 
 
 def light_tails(draws: Array) -> Tails:
-    """Coordinates for a prior, from draws of it, shape (num_draws, num_coordinates)."""
+    """Return coordinates for a prior, from draws of it, shape (num_draws, num_coordinates)."""
     low, first, centre, third, high = jnp.quantile(
         draws, jnp.asarray([0.01, 0.25, 0.5, 0.75, 0.99]), axis=0
     )
@@ -112,7 +112,7 @@ def load_blackjax(engine: str) -> ModuleType:
     Raises
     ------
     ImportError
-        Saying how to install it.
+        If it is not installed; the message says how to install it.
     """
     try:
         import blackjax
@@ -124,7 +124,7 @@ def load_blackjax(engine: str) -> ModuleType:
 
 
 def check_prior(problem: Problem, engine: str, init: Mapping[str, Any] | None) -> None:
-    """Refuse models whose prior cannot be drawn from, and starting values.
+    """Refuse models from whose prior one cannot draw, and refuse starting values.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def check_prior(problem: Problem, engine: str, init: Mapping[str, Any] | None) -
 
 
 def refuse_improper(name: str, site: Mapping[str, Any], asked: str) -> None:
-    """Refuse a site whose prior is improper; `asked` is what wants to draw from it."""
+    """Refuse a site whose prior is improper; `asked` names what requires draws from it."""
     if is_improper(site["fn"]):
         block = (site.get("infer") or {}).get("block")
         advice = block.improper() if isinstance(block, Improper) else None
@@ -151,28 +151,28 @@ def refuse_improper(name: str, site: Mapping[str, Any], asked: str) -> None:
 
 
 def unraveller(problem: Problem, args: tuple) -> Callable[[Array], dict[str, Array]]:
-    """Map from one vector to the latent sites in unconstrained space."""
+    """Return the map from one vector to the latent sites in unconstrained space."""
     shapes = jax.eval_shape(lambda key: _free(problem, key, args), jax.random.key(0))
     return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1]
 
 
 def draw_prior(problem: Problem, keys: Array, args: tuple) -> Array:
-    """Draws from the prior in unconstrained space, shape (num_keys, num_unconstrained)."""
+    """Draw from the prior in unconstrained space, shape (num_keys, num_unconstrained)."""
     return jax.vmap(lambda key: ravel_pytree(_free(problem, key, args))[0])(keys)
 
 
 def draw_usable(
     problem: Problem, key: Array, number: int, args: tuple
 ) -> tuple[Array, Array, Array]:
-    """Draws from the prior whose likelihood is finite.
+    """Draw from the prior until enough draws have a finite likelihood.
 
     Returns
     -------
     draws : Array, shape (number, num_unconstrained)
-        Those of finite likelihood first; others only if too few were found.
+        Those of finite likelihood come first; there are others only if too few were found.
     tried, found : Array, shape ()
-        How many draws were looked at, the last of them the last that was needed, and how many of these have
-        a finite likelihood, at most `number`.
+        Number of draws up to the last one that was needed, and how many of these have a finite likelihood,
+        at most `number`.
     """
     unravel = unraveller(problem, args)
 
@@ -214,9 +214,10 @@ def log_densities(
     Returns
     -------
     log_prior : Array, shape ()
-        Of the latent sites, Jacobian included, as it is drawn from: whatever `handlers.scale` says.
+        Log prior of the latent sites, including the Jacobian, as it is drawn from; it ignores
+        `handlers.scale`.
     log_likelihood : Array, shape ()
-        Of everything else; minus infinity where it cannot be computed.
+        Log density of everything else; minus infinity where it cannot be computed.
     values : dict
         Latent and deterministic sites.
     """
@@ -233,7 +234,7 @@ def log_densities(
 def split_density(
     problem: Problem, args: tuple, tails: Tails
 ) -> Callable[[Array], tuple[Array, Array]]:
-    """Log prior, Jacobian included, and log likelihood of one vector of the coordinates of `tails`."""
+    """Function of log prior, with Jacobian, and log likelihood at a vector of coordinates of `tails`."""
     unravel = unraveller(problem, args)
 
     def at(vector: Array) -> tuple[Array, Array]:
@@ -248,12 +249,12 @@ def split_density(
 def check_prior_draws(
     problem: Problem, engine: str, particles: Array, log_likelihood: Array
 ) -> None:
-    """Refuse prior draws of which none can be used.
+    """Refuse prior draws if none of them can be used.
 
     Raises
     ------
     FitError
-        Naming the sites to blame.
+        The message names the sites to blame.
     """
     if np.isfinite(log_likelihood).any():
         return
@@ -269,10 +270,11 @@ def check_prior_draws(
 
 
 def finish(renumbered: Callable[[Problem, tuple], Callable] | None, problem: Problem) -> Callable:
-    """Program that says what lies at particles of shape (run, draw, num_coordinates).
+    """Program of the sites and the log density at particles of shape (run, draw, num_coordinates).
 
-    It is given particles, the tails of each run, and numberings of the clusters, for ``renumbered`` where
-    there is one. It returns the latent and deterministic sites, and the log density in unconstrained space.
+    Its arguments are particles, the tails of each run, and numberings of the clusters for ``renumbered``,
+    where that is given. It returns latent and deterministic sites, and the log density in unconstrained
+    space.
     """
 
     def at(
@@ -299,11 +301,11 @@ def warn_of_length(engine: str, number: float, seconds: float, what: str, advice
     ----------
     engine : str
     number : float
-        Of the steps that are left.
+        Number of remaining steps.
     seconds : float
-        That each of them takes at most.
+        Maximum time of each step.
     what : str
-        What the steps are.
+        Name of the steps.
     advice : str
         What to do instead.
     """
@@ -318,19 +320,19 @@ def warn_of_length(engine: str, number: float, seconds: float, what: str, advice
 def pool_evidence(
     log_evidence: NDArray, own_variance: float = 0.0, shared_error: float = 0.0
 ) -> Evidence:
-    """Log evidence of independent runs, averaged on the natural scale, and its standard error.
+    """Average the log evidence of independent runs on the natural scale, and return its standard error.
 
-    The spread of a few runs is not their standard deviation: it is widened so that 1.96 errors are the
-    95 % interval of Student's t with as many degrees of freedom as the spread has.
+    The sample spread of a few runs underestimates the error. It is widened so that 1.96 errors give the 95 %
+    interval of Student's t with the degrees of freedom of the spread.
 
     Parameters
     ----------
     log_evidence : ndarray, shape (num_runs,)
     own_variance : float
-        Variance of the log evidence of one run, if a theory gives it; the error is the greater of
-        what this and the spread of the runs say.
+        Variance of the log evidence of one run, if a theory gives it. The error is the larger of the one by
+        this variance and the one by the spread of the runs.
     shared_error : float
-        Error that all runs have in common, such as that of the rule by which they stop.
+        Error that all runs have in common, such as that of the stopping rule.
     """
     number = len(log_evidence)
     value = float(np.logaddexp.reduce(log_evidence)) - math.log(number)
@@ -340,7 +342,7 @@ def pool_evidence(
 
 
 _HALVINGS = 60
-"""Of the range of rises, after which no float lies between its ends unless a rise is as good as none."""
+"""Number of halvings of the range of rises, after which no float lies between its ends, except near zero."""
 
 
 def greatest_rise(log_likelihood: Array, target_ess: float, most: Array) -> Array:
@@ -349,7 +351,7 @@ def greatest_rise(log_likelihood: Array, target_ess: float, most: Array) -> Arra
     Parameters
     ----------
     log_likelihood : Array, shape (num_particles,)
-        Finite.
+        Finite log likelihoods.
     target_ess : float
         See `SMC`.
     most : Array, shape ()
@@ -372,14 +374,14 @@ def greatest_rise(log_likelihood: Array, target_ess: float, most: Array) -> Arra
 
 
 def resampled(key: Array, weights: Array) -> Array:
-    """As many particles, by number and in order, drawn systematically by weights of mean 1."""
+    """Draw as many particles systematically by weights of mean 1; return their indices in order."""
     number = len(weights)
     places = jnp.arange(number) + jax.random.uniform(key)
     return jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), places), number - 1)
 
 
 def num_temperatures(temperature: float, num_coordinates: int, target_ess: float) -> float:
-    r"""How many temperatures there will be from one on, as for a normal posterior.
+    r"""Predict the number of temperatures from a given one on, as for a normal posterior.
 
     Between temperatures the log-weights, of variance v, leave a share :math:`e^{-v}` of the particles
     effective. At power t of the likelihood its logarithm has variance :math:`d / (2 t^2)`, so that
@@ -395,4 +397,4 @@ def num_temperatures(temperature: float, num_coordinates: int, target_ess: float
         See `SMC`.
     """
     steps = -np.log(temperature) * np.sqrt(num_coordinates / 2) / np.sqrt(-np.log(target_ess))
-    return 1.0 + float(steps)  # a last move at the posterior itself
+    return 1.0 + float(steps)  # one more move at the posterior itself

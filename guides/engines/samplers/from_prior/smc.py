@@ -247,7 +247,7 @@ class SMC(KeptEngine):
         return begin
 
     def _march(self, folding: Folding | None, problem: Problem) -> Callable:
-        """One run, until it has moved at temperature 1, or done `limit` temperatures."""
+        """Program of one run, until it has moved at temperature 1, or done `limit` temperatures."""
 
         def march(state: Cloud, args: tuple, limit: Array) -> Cloud:
             most = jnp.minimum(limit, self.max_steps)
@@ -268,7 +268,7 @@ class SMC(KeptEngine):
         temperature, log_weights = self._reweighted(cloud)
         mean = jax.nn.logsumexp(log_weights) - jnp.log(self.num_particles)
         weights = jnp.exp(log_weights - mean)  # of mean 1
-        # errors of one temperature go on as far as particles remember it
+        # errors of one temperature persist as far as particles are correlated with it
         again = (1 + cloud.memory) / (1 - cloud.memory)
         chosen = resampled(choose, weights)
         start, reference = cloud.particles[chosen], cloud.reference
@@ -304,7 +304,7 @@ class SMC(KeptEngine):
         )
 
     def _variance(self, weights: Array) -> Array:
-        """Variance of the mean of the weights, of which those of one chain depend on each other."""
+        """Return the variance of the mean of the weights; those of one chain depend on each other."""
         number = num_chains(self.num_particles, self.num_mutations)
         per_chain = -(-self.num_particles // number)
         whole = self.num_particles // per_chain
@@ -312,7 +312,7 @@ class SMC(KeptEngine):
         return jnp.var(chains.mean(axis=1)) / whole
 
     def _reweighted(self, cloud: Cloud) -> tuple[Array, Array]:
-        """Next temperature, and the log weights that lead there."""
+        """Return the next temperature, and the log weights that lead there."""
         left = 1 - cloud.temperature
         known = jnp.isfinite(cloud.likelihood)
 
@@ -375,7 +375,7 @@ class SMC(KeptEngine):
         )
 
     def _remarks(self, state: Cloud) -> tuple[str, ...]:
-        """What particles remember, unless weights alone have led them from the prior to the posterior."""
+        """Remark on the memory of particles, unless weights alone led from the prior to the posterior."""
         memory = float(np.mean(state.memory))
         if int(state.steps.max()) == 1 or not memory > _REMEMBERED:
             return ()

@@ -11,22 +11,22 @@ from jax import Array
 __all__ = ["MassMatrix", "Metric", "by_axes", "by_covariance", "by_variances", "unit_metric"]
 
 MassMatrix = bool | Literal["low_rank"]
-"""Full, as NumPyro's ``dense_mass`` says, or diagonal but for few axes."""
+"""Whether the mass matrix is full, as in NumPyro's ``dense_mass``, or diagonal except along few axes."""
 
 _MOST_AXES = 32
-"""Directions at most in which a mass matrix of low rank differs from a diagonal one."""
+"""Maximum number of directions in which a mass matrix of low rank differs from a diagonal one."""
 
 _TRUST = 10.0
-"""Ratio of two masses of a coordinate, one estimate apart: few draws may lie along a ridge."""
+"""Maximum ratio of successive estimates of a coordinate's mass, as few draws may lie along a ridge."""
 
 _SHRINKAGE = 5e-3
-"""Share of the diagonal in a full mass matrix, times the number of draws."""
+"""Product of the share of the diagonal in a full mass matrix and the number of draws."""
 
 _PRIOR_DRAWS = 0.3
 """Weight of the diagonal in a mass matrix of low rank, in draws."""
 
 _CLEAR = 2.0
-"""Ratio of variances along and without an axis, from which on the axis is used."""
+"""Ratio of variances along an axis and without it above which the axis is used."""
 
 
 class Metric(NamedTuple):
@@ -49,17 +49,17 @@ class Metric(NamedTuple):
     stretch: Array
 
     def moved(self, unit: Array) -> Array:
-        """Moves of the sites from those of the coordinates, :math:`A y`."""
+        """Map moves of the coordinates to those of the sites, :math:`A y`."""
         inner = self._stretched(unit, self.stretch)
         return self.scale @ inner if self.scale.ndim == 2 else self.scale * inner
 
     def slope_of_coordinates(self, slope: Array) -> Array:
-        """Slopes of a function along the coordinates from those along the sites, :math:`A' g`."""
+        """Map a gradient in the sites to one in the coordinates, :math:`A' g`."""
         inner = self.scale.T @ slope if self.scale.ndim == 2 else self.scale * slope
         return self._stretched(inner, self.stretch)
 
     def slope_of_sites(self, slope: Array) -> Array:
-        """Slopes along the sites from those along the coordinates."""
+        """Map a gradient in the coordinates to one in the sites."""
         inner = self._stretched(slope, 1 / self.stretch)
         if self.scale.ndim == 2:
             return jax.scipy.linalg.solve_triangular(self.scale, inner, trans=1, lower=True)
@@ -78,25 +78,25 @@ class Metric(NamedTuple):
 
 
 def unit_metric(size: int, dense_mass: MassMatrix) -> Metric:
-    """Unit masses."""
+    """Return the metric of unit masses."""
     scale = jnp.eye(size) if dense_mass is True else jnp.ones(size)
     rank = min(size, _MOST_AXES) if dense_mass == "low_rank" else 0
     return Metric(scale, jnp.zeros((size, rank)), jnp.ones(rank))
 
 
 def by_variances(last: Metric, scatter: Array, count: Array, by_slopes: Array) -> Metric:
-    """Diagonal mass matrix; a coordinate that has not moved keeps what it had.
+    """Estimate a diagonal mass matrix; a coordinate that has not moved keeps its mass.
 
     Parameters
     ----------
     last : Metric
-        The one before, whose axes are kept.
+        The previous metric, whose axes are kept.
     scatter : Array, shape (2, size)
-        Sums of squared deviations from the mean, of coordinates and of slopes.
+        Sums of squared deviations from the mean, of coordinates and of gradients.
     count : Array, shape ()
         Number of draws.
     by_slopes : Array of bool, shape ()
-        Whether slopes have a part.
+        Whether gradients are used.
     """
     spread, bend = scatter
     before = (last.scale**2).sum(-1) if last.scale.ndim == 2 else last.scale**2
@@ -108,12 +108,12 @@ def by_variances(last: Metric, scatter: Array, count: Array, by_slopes: Array) -
 
 
 def by_covariance(diagonal: Metric, last: Metric, products: Array, count: Array) -> Metric:
-    """Full mass matrix, once there are two draws for each coordinate.
+    """Estimate a full mass matrix, once there are two draws per coordinate.
 
     Parameters
     ----------
     diagonal, last : Metric
-        From `by_variances`, which is used with fewer draws, and the one before.
+        The metric from `by_variances`, which is used with fewer draws, and the previous metric.
     products : Array, shape (size, size)
         Scatter matrix of the draws.
     count : Array, shape ()
@@ -125,16 +125,16 @@ def by_covariance(diagonal: Metric, last: Metric, products: Array, count: Array)
 
 
 def by_axes(diagonal: Metric, draws: Array, slopes: Array, weight: Array) -> Metric:
-    r"""Mass matrix that differs from a diagonal one along few axes.
+    r"""Estimate a mass matrix that differs from a diagonal one along few axes.
 
-    In scaled coordinates, along the principal axes of draws and of slopes, the covariance :math:`C` is taken
-    that makes slopes and draws alike, :math:`C\, \Gamma\, C = \Sigma` for the covariance :math:`\Sigma` of
-    draws and :math:`\Gamma` of slopes. On a normal posterior that is the posterior's, whatever the draws.
+    In scaled coordinates, along the principal axes of draws and of gradients, the covariance :math:`C` solves
+    :math:`C\, \Gamma\, C = \Sigma`, where :math:`\Sigma` is the covariance of draws and :math:`\Gamma` that
+    of gradients. On a normal posterior, this is the posterior covariance, whatever the draws.
 
     Parameters
     ----------
     diagonal : Metric
-        From `by_variances`.
+        The metric from `by_variances`.
     draws, slopes : Array, shape (places, size)
     weight : Array, shape (places,)
         1 for a draw, 0 for a place without one.
@@ -163,7 +163,7 @@ def by_axes(diagonal: Metric, draws: Array, slopes: Array, weight: Array) -> Met
     values, vectors = jnp.linalg.eigh(_that_makes_alike(of_slopes, of_draws))
     log_values = jnp.log(jnp.maximum(values, jnp.finfo(values.dtype).tiny))
     most = jnp.log(_TRUST)
-    # most directions have about one variance, which goes to the scale
+    # most directions share about one variance, which is moved to the scale
     usual = jnp.clip(jnp.median(log_values), -most, most)
     far = jnp.argsort(-jnp.abs(log_values - usual))[:rank]
     before = 2 * jnp.abs(jnp.log(diagonal.stretch)).max()
@@ -179,7 +179,7 @@ def by_axes(diagonal: Metric, draws: Array, slopes: Array, weight: Array) -> Met
 
 
 def _that_makes_alike(first: Array, second: Array) -> Array:
-    r"""Symmetric positive definite :math:`C` with :math:`C A C = B` for two others."""
+    r"""Return the symmetric positive definite :math:`C` with :math:`C A C = B` for two such matrices."""
     lower = jnp.linalg.cholesky(first)
     values, vectors = jnp.linalg.eigh(lower.T @ second @ lower)
     half = jax.scipy.linalg.solve_triangular(lower, vectors, trans=1, lower=True)
@@ -187,7 +187,7 @@ def _that_makes_alike(first: Array, second: Array) -> Array:
 
 
 def _principal(rows: Array, rank: int) -> Array:
-    """Directions near the leading principal axes, by two steps of subspace iteration (randomised SVD)."""
+    """Approximate the leading principal axes by two steps of subspace iteration (randomised SVD)."""
     found = jax.random.normal(jax.random.key(0), (rows.shape[1], rank), rows.dtype)
     for _ in range(2):
         found = jnp.linalg.qr(rows.T @ (rows @ found))[0]

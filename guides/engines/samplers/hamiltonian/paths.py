@@ -1,4 +1,4 @@
-"""Trajectories in coordinates with unit masses, and which of their points is the next draw."""
+"""Trajectories in coordinates with unit masses, and the choice of the next draw among their points."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from numpyro.infer.hmc_util import (
 __all__ = ["MOST_STEPS", "Followed", "isokinetic", "of_one_length", "until_turning"]
 
 MOST_STEPS = 1000
-"""Steps of a trajectory of given length at most."""
+"""Maximum number of steps of a trajectory of given length."""
 
 _DIVERGENT = 1000.0
-"""Rise of the total energy from which on a trajectory diverges."""
+"""Rise of the total energy above which a trajectory diverges."""
 
 _REFRESHMENT = 1.25
-"""Length over which noise turns the direction of an isokinetic trajectory, in lengths of trajectories."""
+"""Length over which noise turns the direction of an isokinetic trajectory, in trajectory lengths."""
 
 
 class Followed(NamedTuple):
-    """The next draw, and what led there.
+    """The next draw, and statistics of its trajectory.
 
     Attributes
     ----------
     unit : Array, shape (size,)
-        Where it is, from where the trajectory began.
+        Its position, relative to the start of the trajectory.
     potential_energy : Array, shape ()
     slope : Array, shape (size,)
-        Along the coordinates.
+        Gradient in the coordinates.
     energy, accept_prob, num_steps, diverging : Array, shape ()
-        Total energy, mean probability of acceptance, gradients, and whether the energy rose without limit,
-        but for trajectories that left the support where it has walls.
+        Total energy, mean probability of acceptance, number of gradients, and whether the energy diverged;
+        trajectories that leave the support where it has edges do not count as divergent.
     """
 
     unit: Array
@@ -53,20 +53,20 @@ class Followed(NamedTuple):
 
 
 def until_turning(max_tree_depth: int, *, walls: bool = False) -> Callable:
-    """Trajectories of less than 2 to this power leapfrog steps that end where they turn back.
+    """Trajectories that end where they turn back, of fewer than 2 ** `max_tree_depth` leapfrog steps.
 
     Parameters
     ----------
     max_tree_depth : int
     walls : bool
-        Whether the density may be zero in a part of the space. A trajectory that ends there hit an edge,
-        which is no fault of its steps.
+        Whether the density may be zero in a part of the space. A trajectory that ends there has hit an
+        edge, which is not due to its step size.
 
     Returns
     -------
     follow : callable
         ``follow(energy, value, slope, step_size, key) -> Followed``, from the origin, where the function
-        `energy` has value and slope. A step size of zero goes nowhere.
+        `energy` has this value and slope. With a step size of zero, it does not move.
     """
 
     def follow(energy: Callable, value: Array, slope: Array, step_size: Array, key: Array):
@@ -108,7 +108,7 @@ def of_one_length(length: float, *, walls: bool = False) -> Callable:
         masses = jnp.ones_like(slope)
         wanted = length / jnp.where(step_size > 0, step_size, jnp.inf)
         number = jnp.clip(jnp.ceil(wanted), 1, MOST_STEPS).astype(int)
-        step = jnp.minimum(length / number, step_size)  # all that are not cut off have this length
+        step = jnp.minimum(length / number, step_size)  # the length of all that are not cut off
         last = lax.fori_loop(0, number, lambda _, at: leap(step, masses, at), begun)
         before, after = (
             at.potential_energy + euclidean_kinetic_energy(masses, at.r) for at in (begun, last)
@@ -166,7 +166,7 @@ def isokinetic(length: float) -> Callable:
             jnp.zeros_like(slope),
             direction / jnp.linalg.norm(direction),
             -value,
-            jnp.where(known, -slope, 1.0),  # its direction is asked for
+            jnp.where(known, -slope, 1.0),  # the direction must be defined
         )
         end, report, _ = propose(key_path, begun)
         return Followed(
@@ -183,14 +183,14 @@ def isokinetic(length: float) -> Callable:
 
 
 def _any_outside(energy: Callable, points: tuple[Array, ...]) -> Array:
-    """Whether the density is zero at one of several points."""
+    """Return whether the density is zero at one of several points."""
     return jnp.stack([jnp.isposinf(energy(point)) for point in points]).any()
 
 
 def _leaps(
     energy: Callable, value: Array, slope: Array, step_size: Array, key: Array
 ) -> tuple[IntegratorState, Callable]:
-    """Start with a random momentum, and the leapfrog step."""
+    """Return a start with a random momentum, and the leapfrog step."""
     momentum = jnp.where(step_size > 0, jax.random.normal(key, slope.shape), 0.0)
     _, leap = velocity_verlet(energy, euclidean_kinetic_energy)
     return IntegratorState(jnp.zeros_like(slope), momentum, value, slope), leap

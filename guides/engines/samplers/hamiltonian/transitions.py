@@ -17,7 +17,7 @@ from .warm_up import WarmUp, warm_up
 __all__ = ["UNKNOWN", "Chain", "hamiltonian", "nuts_given"]
 
 UNKNOWN = 1e20
-"""Energy of a start before it is known: any move to a finite energy is accepted."""
+"""Energy of a start before it is known, so that any move to a finite energy is accepted."""
 
 
 class Chain(NamedTuple):
@@ -31,10 +31,10 @@ class Chain(NamedTuple):
     potential_energy : Array, shape ()
         Negative log density there, `UNKNOWN` before the first transition.
     slope : Array, shape (size,)
-        Its gradient in the order of `ravel_pytree`.
+        Its gradient, in the order of `ravel_pytree`.
     warm_up : WarmUp
     energy, accept_prob, num_steps, diverging : Array, shape ()
-        Of the last transition; see `Followed`.
+        Statistics of the last transition; see `Followed`.
     """
 
     rng_key: Array
@@ -56,14 +56,14 @@ def hamiltonian(
     dense_mass: MassMatrix = False,
     by_slopes: bool = True,
 ) -> tuple[Callable, Callable]:
-    """Chains along trajectories, with warm-up.
+    """Make chains along trajectories, with warm-up.
 
     Parameters
     ----------
     follow : callable
-        A trajectory; see `until_turning`.
+        Makes a trajectory; see `until_turning`.
     num_warmup : int
-        Transitions that adapt.
+        Number of transitions that adapt.
     target_accept, dense_mass, by_slopes
         See `warm_up`.
 
@@ -72,8 +72,8 @@ def hamiltonian(
     ready : callable
         ``ready(free, rng_key) -> Chain`` before the first transition.
     move : callable
-        ``move(chain, potential) -> Chain`` after one transition; the potential is a function of the sites
-        like `Chain.z`. The first goes nowhere, and finds energy and slope where the chain starts.
+        ``move(chain, potential) -> Chain`` after one transition; the potential is a function of sites in the
+        form of `Chain.z`. The first transition does not move; it finds energy and slope at the start.
     """
     begin, adapt = warm_up(
         num_warmup, target_accept=target_accept, dense_mass=dense_mass, by_slopes=by_slopes
@@ -120,14 +120,14 @@ def nuts_given(
     target_accept: float = 0.8,
     max_tree_depth: int = 10,
 ) -> tuple[Callable, Callable]:
-    """NUTS on some sites given values of others that change between transitions.
+    """Make NUTS on some sites given values of others that change between transitions.
 
     Parameters
     ----------
     potential : callable
         ``potential(*given)`` returns the energy as a function of the unconstrained sites.
     num_warmup : int
-        Transitions in which step size and mass matrix adapt.
+        Number of transitions in which step size and mass matrix adapt.
     target_accept : float
     max_tree_depth : int
 
@@ -136,7 +136,7 @@ def nuts_given(
     ready : callable
         ``ready(free, rng_key) -> Chain``, before the first transition.
     move : callable
-        ``move(chain, given) -> Chain`` after one transition under what is given now.
+        ``move(chain, given) -> Chain`` after one transition conditional on the current `given`.
     """
     ready, transition = hamiltonian(
         until_turning(max_tree_depth), num_warmup, target_accept=target_accept

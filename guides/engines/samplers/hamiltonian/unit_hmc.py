@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo of many independent units side by side, each accepted by itself."""
+"""Hamiltonian Monte Carlo of many independent units side by side, each with its own acceptance."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 __all__ = ["UnitState", "adapted", "unit_hmc"]
 
 _ACCEPT = 0.8
-"""Mean probability of acceptance that the step size aims at."""
+"""Mean probability of acceptance to which the step size is adapted."""
 
 _JITTER = 0.3
-"""Share by which the step size varies between trajectories."""
+"""Relative variation of the step size between trajectories."""
 
 _FIRST_SCALE = 0.01
 
@@ -31,14 +31,14 @@ class UnitState(NamedTuple):
     Attributes
     ----------
     z : dict of Array
-        The one sampled site, unconstrained, shape (num_rows, size).
+        The single sampled site, unconstrained, shape (num_rows, size).
     rng_key : Array
     log_step : Array, shape ()
-        Of the step size, in standard deviations.
+        Logarithm of the step size, in standard deviations.
     scale_tril : Array, shape (size, size)
-        Cholesky factor of the covariance that all rows are taken to have.
+        Cholesky factor of the covariance that is assumed for all rows.
     num_moves : Array, shape ()
-        Transitions since the covariance changed.
+        Number of transitions since the covariance changed.
     """
 
     z: dict[str, Array]
@@ -51,26 +51,26 @@ class UnitState(NamedTuple):
 def unit_hmc(
     energies: Callable[..., Callable[[dict], Array]], num_leapfrog: int
 ) -> tuple[Callable, Callable]:
-    """HMC on the rows of one site given values of others that change between transitions.
+    """Make HMC on the rows of one site given values of others that change between transitions.
 
-    All units move at once and share a step size and a mass matrix, as rows are alike; each accepts or
+    All units move at once and share a step size and a mass matrix, as rows are alike. Each accepts or
     rejects its own trajectory.
 
     Parameters
     ----------
     energies : callable
-        ``energies(*given)`` returns the energies of the units as a function of the unconstrained site, one
-        for each of its rows; units are numbered from 0, and those beyond have energy zero.
+        ``energies(*given)`` returns the energies of the units as a function of the unconstrained site, with
+        as many entries as it has rows. Units are numbered from 0, and entries beyond them are zero.
     num_leapfrog : int
-        Steps of a trajectory.
+        Number of steps of a trajectory.
 
     Returns
     -------
     ready : callable
         ``ready(free, rng_key) -> state``, before the first transition.
     move : callable
-        ``move(state, (*given, owner)) -> state`` after one transition under what is given now; the owner is
-        the unit of each row.
+        ``move(state, (*given, owner)) -> state`` after one transition conditional on the current `given`;
+        the owner is the unit of each row.
     """
 
     def ready(free: dict[str, Array], key: Array) -> UnitState:
@@ -114,7 +114,7 @@ def unit_hmc(
         chance = jnp.where(jnp.isnan(rise), 0.0, jnp.exp(jnp.minimum(rise, 0.0)))
         taken = jax.random.uniform(key_accept, (number,)) < chance
         count = state.num_moves + 1
-        # steps of stochastic approximation that vanish, as those of a warm-up do
+        # stochastic approximation with vanishing steps, as in a warm-up
         log_step = state.log_step + (chance.mean() - _ACCEPT) / jnp.sqrt(count)
         moved = {name: jnp.where(taken[owner][:, None], rows, start)}
         return UnitState(moved, key, log_step, state.scale_tril, count)
@@ -123,14 +123,14 @@ def unit_hmc(
 
 
 def adapted(state: UnitState, draws: dict[str, NDArray], num_chains: int) -> UnitState:
-    """States of chains whose mass matrix is that of some draws.
+    """Return states of chains with the mass matrix of some draws.
 
     Parameters
     ----------
     state : UnitState
-        With a leading axis of chains.
+        States with a leading axis of chains.
     draws : dict of ndarray
-        Of the site, shape (num_draws, num_rows, size), chain by chain.
+        Draws of the site, shape (num_draws, num_rows, size), chain by chain.
     num_chains : int
     """
     (rows,) = draws.values()

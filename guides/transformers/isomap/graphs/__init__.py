@@ -1,1 +1,1 @@
-"""Graphs of neighbours and their shortest paths, which follow rows as they come and go."""
+"""Graphs of neighbours and their shortest paths, updated when rows are added and removed."""

@@ -1,4 +1,4 @@
-"""The neighbourhood graph: for every vertex its neighbours, and how far they are."""
+"""The neighbourhood graph: the neighbours of every vertex, and their distances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 __all__ = ["Adjacency", "Edges", "Links"]
 
 _SPARE = 4
-"""Neighbours for which a vertex has room beyond those it has."""
+"""Number of neighbours for which a vertex has spare room."""
 
 
 class Edges(NamedTuple):
@@ -29,18 +29,18 @@ class Edges(NamedTuple):
 
     @classmethod
     def none(cls) -> Self:
-        """No edges."""
+        """Return an empty set of edges."""
         return cls(np.empty((0, 2), np.int64), np.empty(0))
 
     @classmethod
     def unique(cls, first: NDArray, second: NDArray, lengths: NDArray) -> Self:
-        """Edges each of which stands once, whichever end is named first."""
+        """Return edges without duplicates, whichever end is named first."""
         ends = np.sort(np.column_stack([first, second]).astype(np.int64), axis=1)
         ends, where = np.unique(ends, axis=0, return_index=True)
         return cls(ends, np.asarray(lengths, float)[where])
 
     def where(self, chosen: NDArray[np.bool_]) -> Edges:
-        """Some of the edges."""
+        """Select some of the edges."""
         return Edges(self.ends[chosen], self.lengths[chosen])
 
 
@@ -94,13 +94,13 @@ class Adjacency:
         self.to[slots], self.length[slots] = to, length
 
     def slots(self) -> NDArray[np.int64]:
-        """Places of all neighbours in the pool, vertex by vertex."""
+        """Return places of all neighbours in the pool, vertex by vertex."""
         ends = np.cumsum(self.degree)
         first = np.repeat(self.start - (ends - self.degree), self.degree)
         return first + np.arange(ends[-1] if len(ends) else 0)
 
     def matrix(self) -> scipy.sparse.csr_array:
-        """The graph as a symmetric sparse array of lengths, in which zeros are stored too."""
+        """Return the graph as a symmetric sparse array of lengths, in which zeros are stored too."""
         slots = self.slots()
         bounds = np.concatenate([[0], np.cumsum(self.degree)])
         size = len(self)
@@ -109,12 +109,12 @@ class Adjacency:
         )
 
     def neighbors(self, vertex: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Neighbours of a vertex, and the lengths of the edges to them: views."""
+        """Return views of the neighbours of a vertex, and of the lengths of the edges to them."""
         block = slice(self.start[vertex], self.start[vertex] + self.degree[vertex])
         return self.to[block], self.length[block]
 
     def lengths(self, edges: Edges) -> NDArray[np.float64]:
-        """Lengths that some edges have in the graph; infinite if it does not have them."""
+        """Return the lengths of some edges in the graph; infinite where it does not have them."""
         found = np.full(len(edges.ends), np.inf)
         for number, (one, other) in enumerate(edges.ends.tolist()):
             to, length = self.neighbors(one)
@@ -122,7 +122,7 @@ class Adjacency:
         return found
 
     def incident(self, vertices: Iterable[int]) -> Edges:
-        """All edges that end in one of some vertices."""
+        """Return all edges that end in one of some vertices."""
         blocks = [(vertex, *self.neighbors(vertex)) for vertex in vertices]
         if not blocks:
             return Edges.none()
@@ -134,7 +134,7 @@ class Adjacency:
         )
 
     def edges(self) -> Edges:
-        """All edges, each once, with the lower end first."""
+        """Return all edges, each once, with the lower end first."""
         upper = scipy.sparse.coo_array(self.matrix())
         first, second = upper.coords
         once = first < second

@@ -17,7 +17,7 @@ __all__ = ["Geodesics", "load"]
 
 
 def load() -> Callable[..., int]:
-    """The compiled update of rows of distances.
+    """Return the compiled update of rows of distances.
 
     Raises
     ------
@@ -30,25 +30,25 @@ def load() -> Callable[..., int]:
 
 
 class Geodesics:
-    """Shortest-path lengths of a graph, kept exact while edges and vertices come and go.
+    """Shortest-path lengths of a graph, which stay exact when edges and vertices are added and removed.
 
     Parameters
     ----------
     graph : sparse array, shape (num_vertices, num_vertices)
         Symmetric lengths, zeros stored.
     sources : ndarray of int, optional
-        Landmarks, by default all vertices.
+        Landmarks; by default, all vertices.
     rows : ndarray, shape (num_sources, num_vertices), optional
         Distances, if they are known.
     num_wanted : int, optional
-        Landmarks that there should be, where connected sets are large enough.
+        Desired number of landmarks, where connected sets are large enough.
 
     Attributes
     ----------
     adjacency : Adjacency
     num_wanted : int
     num_computed : int
-        Distances that the last change computed, of num_sources * num_vertices.
+        Number of distances that the last change computed, out of num_sources * num_vertices.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Geodesics:
         return np.argsort(order)[found]
 
     def choose_landmarks(self) -> None:
-        """Take other landmarks, in the largest connected set as it is now."""
+        """Choose new landmarks in the current largest connected set."""
         self._landmarks, rows = spread_landmarks(self.adjacency.matrix(), self.num_wanted)
         self._rows = Growing(rows, (1,))
 
@@ -113,7 +113,7 @@ class Geodesics:
             self.rows[-1, -1] = 0
 
     def change(self, removed: Edges, added: Edges) -> None:
-        """Remove edges and add others, which the graph has and does not have, and update distances."""
+        """Remove edges that the graph has, add others that it does not have, and update distances."""
         update_rows = load()
         self.change_graph(removed, added)
         graph = self.adjacency
@@ -131,7 +131,7 @@ class Geodesics:
         )
 
     def through(self, links: Links) -> NDArray[np.float64]:
-        """Distances of other points from the sources by way of their neighbours.
+        """Return distances of other points from the sources by way of their neighbours.
 
         Returns
         -------
@@ -153,7 +153,7 @@ class Geodesics:
         self.adjacency.add(added)
 
     def leave_landmarks(self, gone: NDArray[np.int64]) -> None:
-        """Take the nearest of the other vertices for each landmark that will go."""
+        """Replace each landmark that will be removed by the nearest of the other vertices."""
         if self._landmarks is None:
             return
         for place in np.flatnonzero(np.isin(self._landmarks, gone)):
@@ -162,10 +162,10 @@ class Geodesics:
             self.rows[place] = dijkstra(self.adjacency.matrix(), indices=self._landmarks[place])
 
     def keep(self, kept: NDArray[np.int64]) -> None:
-        """Keep some vertices, renumbered in their order, with the distances that they have now.
+        """Keep some vertices, renumbered in their order, with their current distances.
 
-        These are right if all edges of the others were removed before, or if edges that stand for the
-        paths over them were added. Landmarks must be among those kept.
+        These are right if all edges of the others were removed before, or if edges that replace the
+        paths over them were added. Landmarks must be among the vertices that are kept.
         """
         if self._landmarks is not None:
             self._landmarks = np.searchsorted(kept, self._landmarks)

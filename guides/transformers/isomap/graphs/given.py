@@ -1,4 +1,4 @@
-"""Checks of what a user states about rows: their features, all their distances, or a graph."""
+"""Checks of a user's input on rows: their features, all their distances, or a graph."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["stated", "stated_edge"]
 
 
 def stated(X: Any, before: int | None, num_new: int | None = None) -> Any:
-    """Distances between rows, or lengths of the edges of a graph, checked and made symmetric.
+    """Check distances between rows, or lengths of the edges of a graph, and make them symmetric.
 
     Parameters
     ----------
     X : array_like or sparse, shape (num_rows, before + num_new)
-        A sparse one is a graph: what is not stored is no edge, and an edge may be stored in one direction
-        only.
+        A sparse array is a graph: entries that are not stored are no edges, and an edge may be stored in
+        only one direction.
     before : int, optional
-        Number of rows in front of the columns of these rows; None if these are the first rows.
+        Number of earlier rows, whose columns come first; None if these are the first rows.
     num_new : int, optional
-        Number of columns after those of the rows before: as many as there are rows by default.
+        Number of columns after those of the earlier rows; by default, the number of rows.
 
     Raises
     ------
     ValueError
-        If the shape is another, or numbers are negative, not finite or contradict one another.
+        If the shape is wrong, or numbers are negative, not finite or contradict one another.
     """
     is_graph = scipy.sparse.issparse(X)
     given = check_array(X, accept_sparse="csr", dtype=np.float64, copy=True)
@@ -54,7 +54,7 @@ def stated(X: Any, before: int | None, num_new: int | None = None) -> Any:
 
 
 def _symmetric(given: NDArray, first: int) -> NDArray:
-    """Distances among the new rows must be symmetric, with a zero diagonal."""
+    """Check that distances among the new rows are symmetric, with a zero diagonal."""
     among = given[:, first:]
     largest = np.abs(among).max(initial=0.0)
     if np.abs(np.diagonal(among)).max(initial=0.0) > 1e-10 * largest:
@@ -74,7 +74,7 @@ def _symmetric(given: NDArray, first: int) -> NDArray:
 
 
 def _symmetric_graph(given: Any, first: int) -> scipy.sparse.csr_array:
-    """Edges among the new rows stand in both directions, and have one length."""
+    """Store edges among the new rows in both directions, and check that they have one length."""
     stored = scipy.sparse.coo_array(given)
     row, column = stored.coords[0].astype(np.int64) + first, stored.coords[1].astype(np.int64)
     length = stored.data
@@ -101,7 +101,7 @@ def _symmetric_graph(given: Any, first: int) -> scipy.sparse.csr_array:
 
 
 def stated_edge(first: Any, second: Any, length: Any, size: int) -> Edges:
-    """An edge between two different rows, infinitely long where its length is None.
+    """Check an edge between two different rows, which is infinitely long where its length is None.
 
     Raises
     ------

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 __all__ = ["Growing"]
 
 _SPARE = 1.25
-"""Growth of the room of an array, so that copies are few."""
+"""Factor by which the room of an array grows, so that copies are few."""
 _BLOCK = 256
-"""Rows that are moved at once."""
+"""Number of rows that are moved at once."""
 
 
 class Growing:
@@ -23,7 +23,7 @@ class Growing:
     values : ndarray
         Not copied.
     axes : tuple of int
-        Along which it grows and shrinks, all by the same numbers.
+        Axes along which it grows and shrinks, all by the same numbers.
     """
 
     def __init__(self, values: NDArray, axes: tuple[int, ...] = (0,)) -> None:

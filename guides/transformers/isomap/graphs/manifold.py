@@ -1,4 +1,4 @@
-"""Rows, their neighbourhood graph and its geodesic distances, which change together."""
+"""Rows, their neighbourhood graph and its geodesic distances, which are updated together."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .rows import DistanceRows, GraphRows, Rows
 __all__ = ["Manifold", "Nearest"]
 
 _MANY = 0.2
-"""Share of new or lost rows from which all distances are computed anew, which is faster then."""
+"""Share of new or removed rows above which it is faster to compute all distances anew."""
 _BLOCK = 1_000_000
-"""Distances of other rows that are held at once."""
+"""Number of distances of other rows that are held at once."""
 _TIE = 1e-11
 """Relative difference below which two paths are equally long."""
 
 
 class Nearest(NamedTuple):
-    """The nearest row of each of some others, and how far it is."""
+    """The nearest row of each of some others, and its distance."""
 
     row: NDArray[np.int64]
     distance: NDArray[np.float64]
@@ -53,7 +53,7 @@ class Manifold:
 
     @classmethod
     def start(cls, given: Any, neighbors: Neighbors, num_landmarks: int | None) -> Self:
-        """Graph and distances of rows, of all their distances, or of a sparse graph, which is taken."""
+        """Start from features of rows, all their distances, or a sparse graph, which is used as it is."""
         rows: Rows
         if isinstance(given, scipy.sparse.csr_array):
             rows, neighbors, graph = GraphRows(given.shape[0]), Radius(np.inf), given
@@ -69,7 +69,7 @@ class Manifold:
     def reach(self) -> float:
         """Largest distance of a row from its nearest neighbour in another place.
 
-        Infinite where only rows within a radius are joined, so that none joins one far away.
+        Infinite where only rows within a radius are joined, so that no far row is joined.
         """
         if isinstance(self.neighbors, Radius):
             return np.inf
@@ -79,12 +79,12 @@ class Manifold:
         return float(nearest[np.isfinite(nearest)].max(initial=0.0)) or np.inf
 
     def insert(self, new: Any) -> Nearest:
-        """Add rows to the graph, and bring distances up to date.
+        """Add rows to the graph, and update distances.
 
         Returns
         -------
         Nearest
-            Of every new row, among those before this call.
+            For every new row, among the rows before this call.
         """
         load()
         first = len(self)
@@ -107,7 +107,7 @@ class Manifold:
         return Nearest(np.array(closest, int), np.array(apart))
 
     def reached(self, new: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Geodesic distances of other rows from the sources, and how far the nearest row is.
+        """Return geodesic distances of other rows from the sources, and the distance of the nearest row.
 
         Shapes (num_new, num_sources) and (num_new,).
         """
@@ -120,7 +120,7 @@ class Manifold:
         return np.concatenate(found), np.concatenate(nearest)
 
     def remove(self, gone: NDArray[np.int64]) -> None:
-        """Drop rows; the next nearest take their places as neighbours."""
+        """Remove rows; the next nearest rows replace them as neighbours."""
         load()
         self.geodesics.leave_landmarks(gone)
         graph = self.geodesics.adjacency
@@ -136,7 +136,7 @@ class Manifold:
             self._drop(gone)
 
     def contract(self, gone: NDArray[np.int64]) -> None:
-        """Drop rows, but keep the paths over them as edges: other distances stay as they are.
+        """Remove rows, but keep the paths over them as edges, so that other distances do not change.
 
         Law (2006), section 3.2.3: neighbours of a row between which it lies on a shortest path are
         connected by an edge as long as that path.
@@ -160,7 +160,7 @@ class Manifold:
         self.geodesics.change(removed, added)
 
     def _bridges(self, vertex: int) -> tuple[Edges, Edges]:
-        """Edges between neighbours of a vertex that stand for paths over it, and those they replace."""
+        """Return edges between neighbours of a vertex for paths over it, and the edges that they replace."""
         graph = self.geodesics.adjacency
         ends, lengths = graph.neighbors(vertex)
         first, second = np.triu_indices(len(ends), 1)

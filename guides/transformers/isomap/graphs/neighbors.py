@@ -1,4 +1,4 @@
-"""Who is a neighbour of whom: k nearest rows, rows within a radius, or as given; with changes."""
+"""Rules of neighbourhood, with updates: k nearest rows, rows within a radius, or a given graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rows import Rows, SearchedRows, nearest
 __all__ = ["KNearest", "Neighbors", "Radius"]
 
 _LOST, _NOBODY = -2, -1
-"""In lists of neighbours: one that was contracted, and one that is missing."""
+"""Entries in lists of neighbours for one that was contracted, and for one that is missing."""
 
 
 class Neighbors(Protocol):
@@ -26,13 +26,13 @@ class Neighbors(Protocol):
         """Graph of the first rows."""
 
     def insert(self, distances: NDArray, graph: Adjacency) -> tuple[Edges, Edges]:
-        """Edges that go and edges that come with a new row, given its distances to all others."""
+        """Return edges that a new row removes and adds, given its distances to all others."""
 
     def remove(self, gone: NDArray[np.int64], rows: Rows, graph: Adjacency) -> tuple[Edges, Edges]:
-        """Edges that go and edges that come between other rows when some are removed."""
+        """Return edges to remove and to add between other rows when some rows are removed."""
 
     def contract(self, gone: NDArray[np.int64], rows: Rows, fixed: Edges) -> None:
-        """Let rows go without a change of other edges; `fixed` are edges that stand for them."""
+        """Remove rows without a change of other edges; `fixed` are edges that replace paths over them."""
 
     def keep(self, kept: NDArray[np.int64]) -> None:
         """Renumber the rows that are kept."""
@@ -44,13 +44,13 @@ class Neighbors(Protocol):
         """Go on from what a file holds."""
 
     def links(self, distances: NDArray) -> Links:
-        """Neighbours of rows outside the graph among those in it, given all distances."""
+        """Return neighbours of rows outside the graph among those in it, given all distances."""
 
 
 def _symmetric(
     first: NDArray, second: NDArray, lengths: NDArray, size: int
 ) -> scipy.sparse.csr_array:
-    """Graph of the edges, each given once or twice."""
+    """Return the graph of edges that are each given once or twice."""
     edges = Edges.unique(first, second, lengths)
     one, other = edges.ends.T
     both = np.concatenate([one, other]), np.concatenate([other, one])
@@ -62,7 +62,7 @@ def _symmetric(
 
 
 class KNearest:
-    """Rows are neighbours if one is among the k nearest of the other; of equal ones the earlier rows.
+    """Rows are neighbours if one is among the k nearest of the other; earlier rows win ties.
 
     Attributes
     ----------
@@ -94,12 +94,12 @@ class KNearest:
         return self.graph()
 
     def graph(self) -> scipy.sparse.csr_array:
-        """Graph of the lists of neighbours."""
+        """Return the graph of the lists of neighbours."""
         row, place = np.nonzero(self.index >= 0)
         return _symmetric(row, self.index[row, place], self.length[row, place], len(self.index))
 
     def insert(self, distances: NDArray, graph: Adjacency) -> tuple[Edges, Edges]:
-        """Law (2006), eqs. 3.1 and 3.2: lists that the new row enters, and edges that no list keeps."""
+        """Update lists that the new row enters; drop edges that no list keeps (Law 2006, eqs. 3.1, 3.2)."""
         new = len(self.index)
         own, own_lengths = nearest(distances[None], self.number)
         closer = np.flatnonzero(distances < self.length[:, -1])
@@ -121,7 +121,7 @@ class KNearest:
         return removed.where(~kept), added
 
     def remove(self, gone: NDArray[np.int64], rows: Rows, graph: Adjacency) -> tuple[Edges, Edges]:
-        """The next nearest rows enter the lists that rows leave."""
+        """Fill the places of removed rows in lists with the next nearest rows."""
         short = np.flatnonzero(np.isin(self.index, gone).any(axis=1))
         short = np.setdiff1d(short, gone)
         if not len(short):
@@ -133,14 +133,14 @@ class KNearest:
         index, length = self._put(short, index, length)
         row, place = np.nonzero(index >= 0)
         found = Edges.unique(short[row], index[row, place], length[row, place])
-        old = graph.lengths(found)  # an edge that stands for contracted rows may be longer
+        old = graph.lengths(found)  # an edge that replaces contracted rows may be longer
         longer = np.isfinite(old) & (old > found.lengths)
         return Edges(found.ends, old).where(longer), found.where(old > found.lengths)
 
     def contract(self, gone: NDArray[np.int64], rows: Rows, fixed: Edges) -> None:
-        """Places of contracted rows stay vacant, for new rows among the k nearest of those left."""
+        """Leave places of contracted rows vacant, for new rows among the k nearest of remaining ones."""
         fixed_ends = np.concatenate([self._fixed, fixed.ends])
-        size = fixed_ends.max(initial=0) + 1  # by one number for each, much faster than by rows
+        size = fixed_ends.max(initial=0) + 1  # one number per edge, which is much faster than rows
         self._fixed = np.stack(np.divmod(np.unique(fixed_ends @ [size, 1]), size), axis=1)
         short = np.setdiff1d(np.flatnonzero(np.isin(self.index, gone).any(axis=1)), gone)
         if not len(short):
@@ -185,7 +185,7 @@ class KNearest:
         self._fixed = state["fixed"]
 
     def links(self, distances: NDArray) -> Links:
-        """The k nearest of each row outside the graph."""
+        """Return the k nearest rows of each row outside the graph."""
         index, lengths = nearest(distances, self.number)
         found = index >= 0
         bounds = np.concatenate([[0], np.cumsum(found.sum(axis=1))])
@@ -193,7 +193,7 @@ class KNearest:
 
 
 def _others(rows: Rows, which: NDArray[np.int64], gone: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Distances of some rows to others that stay, infinite to themselves and to those that go."""
+    """Return distances of some rows to others, infinite to themselves and to removed ones."""
     distances = rows.distances(which)
     distances[np.arange(len(which)), which] = np.inf
     distances[:, gone] = np.inf
@@ -201,7 +201,7 @@ def _others(rows: Rows, which: NDArray[np.int64], gone: NDArray[np.int64]) -> ND
 
 
 class Radius:
-    """Rows are neighbours if they are at most a radius, which may be infinite, and finitely far apart."""
+    """Rows are neighbours if their distance is finite and at most a radius, which may be infinite."""
 
     def __init__(self, radius: float) -> None:
         self.radius = radius
@@ -212,13 +212,13 @@ class Radius:
         return _symmetric(first, second, lengths, len(rows))
 
     def insert(self, distances: NDArray, graph: Adjacency) -> tuple[Edges, Edges]:
-        """Only edges of the new row come."""
+        """Return the edges of the new row; others do not change."""
         near = np.flatnonzero(self._are_near(distances))
         ends = np.column_stack([near, np.full(len(near), len(graph))])
         return Edges.none(), Edges(ends, distances[near])
 
     def remove(self, gone: NDArray[np.int64], rows: Rows, graph: Adjacency) -> tuple[Edges, Edges]:
-        """No other edge changes."""
+        """Return no edges, as no others change."""
         return Edges.none(), Edges.none()
 
     def contract(self, gone: NDArray[np.int64], rows: Rows, fixed: Edges) -> None:
@@ -236,7 +236,7 @@ class Radius:
         self.radius = float(state["radius"])
 
     def links(self, distances: NDArray) -> Links:
-        """The rows within the radius."""
+        """Return the rows within the radius."""
         row, to = np.nonzero(self._are_near(distances))
         bounds = np.searchsorted(row, np.arange(len(distances) + 1))
         return Links(bounds, to, distances[row, to])

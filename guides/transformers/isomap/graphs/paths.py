@@ -15,18 +15,18 @@ except ImportError as error:
 __all__ = ["reach_over", "restart", "settle", "update_rows"]
 
 _TIE = 1e-11
-"""Relative difference of lengths below which two paths count as equally long; both are then looked at."""
+"""Relative difference of lengths below which two paths count as equally long; both are then considered."""
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _is_tight(near, length, far):
-    """Whether a shortest path may go over an edge: its end is as far as its beginning and the edge."""
+    """Return whether a shortest path may use an edge: the end is as far as the beginning plus the edge."""
     return near < np.inf and far < np.inf and near + length <= far * (1 + _TIE)
 
 
 @njit(cache=True, nogil=True)
 def reach_over(row, source, start, degree, to, length, ends, lengths, is_waiting, queue):
-    """Queue the vertices that a shortest path may reach over removed edges; returns their number."""
+    """Queue the vertices that a shortest path may reach over removed edges; return their number."""
     size = 0
     for edge in range(len(lengths)):
         for side in range(2):
@@ -58,7 +58,7 @@ def reach_over(row, source, start, degree, to, length, ends, lengths, is_waiting
 
 @njit(cache=True, nogil=True)
 def restart(row, start, degree, to, length, queue, waiting):
-    """Give the vertices in a queue the shortest paths over neighbours that are not, or before them."""
+    """Give queued vertices the shortest paths over neighbours that are not queued, or queued before them."""
     for at in range(waiting):
         row[queue[at]] = np.inf
     for at in range(waiting):
@@ -69,7 +69,7 @@ def restart(row, start, degree, to, length, queue, waiting):
 
 @njit(cache=True, nogil=True)
 def settle(row, start, degree, to, length, is_waiting, queue, waiting):
-    """Shorten distances from the vertices in a queue on until no edge offers a shorter path."""
+    """Shorten distances, beginning with the vertices in a queue, until no edge offers a shorter path."""
     size = len(queue)
     head, tail, computed = 0, waiting % size, 0
     while waiting > 0:
@@ -100,14 +100,14 @@ def settle(row, start, degree, to, length, is_waiting, queue, waiting):
 def update_rows(
     rows, sources, start, degree, to, length, removed, removed_lengths, added, added_lengths
 ):
-    """Bring distances from some sources up to date after edges were removed and added.
+    """Update distances from some sources after edges were removed and added.
 
-    A vertex is affected if a shortest path to it may have gone over a removed edge. These are found by
-    going on from the removed edges along edges that are as long as the distances of their ends differ,
-    and get the shortest path over their neighbours instead, in the same order: from the removed edges
-    outwards. That is nearly right, so that few distances are corrected afterwards, which is faster than
-    an order by distance in a heap. Ends of added edges are corrected with them. Each source is done by
-    itself: no predecessors are kept, and ties only make more vertices be looked at.
+    A vertex is affected if a shortest path to it may have used a removed edge. Affected vertices are found
+    from the removed edges on, along edges whose length is the difference of the distances of their ends. In
+    the same order, they get the shortest path over their neighbours instead. This is nearly right, so that
+    few distances have to be corrected afterwards, and faster than an order by distance in a heap. Ends of
+    added edges are corrected with them. Each source is processed separately: no predecessors are kept, and
+    ties only increase the number of vertices that are considered.
 
     Parameters
     ----------
@@ -115,9 +115,9 @@ def update_rows(
         Distances before the change; replaced by those after it.
     sources : ndarray of int, shape (num_sources,)
     start, degree, to, length : ndarray
-        The graph after the change, see `Adjacency`.
+        The graph after the change; see `Adjacency`.
     removed, removed_lengths, added, added_lengths : ndarray
-        Edges, see `Edges`.
+        Edges; see `Edges`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What removing edges or vertices of a graph would do to its distances, compiled by numba."""
+"""Effects on distances of removing edges or vertices of a graph, compiled by numba."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["detours_of_edges", "detours_of_vertices", "moved", "passing"]
 
 @njit(cache=True, nogil=True)
 def passing(rows, sources, start, degree, to, length, number_of_slot, num_edges):
-    """Numbers of distances whose path goes over each edge, and through each vertex on its way.
+    """Count distances whose path uses each edge, and passes through each vertex.
 
-    Of several shortest paths one is counted, the same for all vertices behind it.
+    Of several shortest paths, one is counted, the same for all vertices behind it.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def passing(rows, sources, start, degree, to, length, number_of_slot, num_edges)
         row, source = rows[number], sources[number]
         order = np.argsort(row)
         rank[order] = np.arange(size)
-        rank[source] = -1  # equal points have distance zero too
+        rank[source] = -1  # equal points also have distance zero
         for vertex in range(size):
             behind[vertex], came[vertex] = 1, -1
             best = np.inf
@@ -63,7 +63,7 @@ def passing(rows, sources, start, degree, to, length, number_of_slot, num_edges)
 
 @njit(cache=True, nogil=True)
 def _detour(begin, goals, spans, avoided, start, degree, to, length, found, seen):
-    """Most by which paths from a vertex to some others grow without an edge, or without a vertex.
+    """Return the largest increase of paths from a vertex to some others without an edge, or a vertex.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def _detour(begin, goals, spans, avoided, start, degree, to, length, found, seen
     start, degree, to, length : ndarray
         The graph.
     found, seen : ndarray, shape (num_vertices,)
-        Room for distances, infinite before and after, and for the vertices that have some.
+        Work space for distances, infinite before and after, and for the vertices that have one.
     """
     num_seen, left, most = 1, len(goals), 0.0
     seen[0], found[begin] = begin, 0.0
@@ -106,7 +106,7 @@ def _detour(begin, goals, spans, avoided, start, degree, to, length, found, seen
 
 @njit(cache=True, nogil=True)
 def detours_of_edges(ends, lengths, start, degree, to, length):
-    """How much longer the way between the ends of each edge is without it; infinite if there is none."""
+    """How much longer the path between the ends of each edge is without it; infinite if there is none."""
     found, seen = np.full(len(start), np.inf), np.empty(len(start), np.int64)
     most = np.empty(len(lengths))
     for edge in range(len(lengths)):
@@ -119,7 +119,7 @@ def detours_of_edges(ends, lengths, start, degree, to, length):
 
 @njit(cache=True, nogil=True)
 def detours_of_vertices(start, degree, to, length):
-    """Most by which ways between neighbours of each vertex are longer without it."""
+    """Return the largest increase of paths between neighbours of each vertex without it."""
     found, seen = np.full(len(start), np.inf), np.empty(len(start), np.int64)
     most = np.zeros(len(start))
     for vertex in range(len(start)):
@@ -136,7 +136,7 @@ def detours_of_vertices(start, degree, to, length):
 
 @njit(cache=True, nogil=True)
 def moved(rows, sources, start, degree, to, length, removed, removed_lengths, vertex):
-    """What removing edges does to distances, which are left as they were.
+    """Return the effect of removing edges on distances, which are not changed.
 
     Parameters
     ----------

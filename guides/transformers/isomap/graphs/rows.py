@@ -1,4 +1,4 @@
-"""The rows of a table, or what is stated about them, as far as neighbours ask: distances."""
+"""Distances between rows, from a table, from stated distances, or from a graph."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .growing import Growing
 __all__ = ["DistanceRows", "GraphRows", "Rows", "SearchedRows", "TableRows", "nearest"]
 
 _BLOCK = 10_000_000
-"""Distances that are held at once."""
+"""Maximum number of distances that are held at once."""
 _FLAT = 10
-"""Features up to which a tree of cells finds neighbours faster than all distances do."""
+"""Maximum number of features for which a k-d tree finds neighbours faster than all distances do."""
 _TIE = 1e-12
-"""Relative difference below which two rows may be equally far."""
+"""Relative difference of distances below which two rows may be equally far."""
 _NOBODY = -1
-"""In place of a neighbour where there are too few."""
+"""Stands for a missing neighbour where there are too few."""
 
 
 class Rows(Protocol):
@@ -59,9 +59,9 @@ class SearchedRows(Rows, Protocol):
 
 
 def nearest(distances: NDArray, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Columns of the least entries of every row, in order; of equal ones the first columns.
+    """Return columns of the smallest entries of every row, in order; of equal ones, the first columns.
 
-    Infinite entries are never taken; where fewer are left, -1 and infinity fill up.
+    Infinite entries are never taken; where too few are left, -1 and infinity fill the places.
     """
     bound = np.full((len(distances), 1), np.inf)
     if number < distances.shape[1]:
@@ -190,7 +190,7 @@ class TableRows(_AllDistances):
 
 
 class DistanceRows(_AllDistances):
-    """Rows of which all distances are stated.
+    """Rows for which all distances are stated.
 
     Parameters
     ----------
@@ -228,12 +228,12 @@ class DistanceRows(_AllDistances):
 
 
 class GraphRows:
-    """Rows of which only the distances to neighbours are stated; those of the last rows are kept.
+    """Rows for which only the distances to neighbours are stated; those of the last rows are kept.
 
     Parameters
     ----------
     number : int
-        Of rows.
+        Number of rows.
     """
 
     def __init__(self, number: int) -> None:
@@ -249,7 +249,7 @@ class GraphRows:
         self._new = new
 
     def distances(self, which: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Distances of some of the last rows to all, infinite where none is stated."""
+        """Return distances of some of the last rows to all, infinite where none is stated."""
         return _filled(self._new[which - (self._size - self._new.shape[0])], self._size)
 
     def state(self) -> dict[str, NDArray]:
@@ -267,7 +267,7 @@ class GraphRows:
 
 
 def _filled(stated: scipy.sparse.csr_array, size: int) -> NDArray[np.float64]:
-    """Stated distances as a full array, infinite elsewhere."""
+    """Return stated distances as a full array, infinite elsewhere."""
     found = np.full((stated.shape[0], size), np.inf)
     row = np.repeat(np.arange(stated.shape[0]), np.diff(stated.indptr))
     found[row, stated.indices] = stated.data
@@ -275,7 +275,7 @@ def _filled(stated: scipy.sparse.csr_array, size: int) -> NDArray[np.float64]:
 
 
 def _others(index: NDArray, length: NDArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Neighbours without the row itself, or without the last if more rows than asked for are equal."""
+    """Return neighbours without the row itself, or without the last if too many rows are equal to it."""
     size, number = len(index), index.shape[1] - 1
     is_other = index != np.arange(size)[:, None]
     is_other[:, -1] &= ~is_other.all(axis=1)
@@ -288,7 +288,7 @@ def _others(index: NDArray, length: NDArray) -> tuple[NDArray[np.int64], NDArray
 def _approximately_nearest(
     x: NDArray, number: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Neighbours by pynndescent, with the lengths of the edges in full precision."""
+    """Return neighbours by pynndescent, with the lengths of the edges in full precision."""
     try:
         from pynndescent import NNDescent
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Edges and rows on which a map hangs: those whose removal moves geodesic distances most."""
+"""Edges and rows on which a map depends most: their removal changes geodesic distances most."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["most_moving"]
 
 
 def most_moving(geodesics: Geodesics, number: int, of_rows: bool) -> pd.DataFrame:
-    """The edges or vertices whose removal moves distances most, in descending order.
+    """Find the edges or vertices whose removal changes distances most, in descending order.
 
-    A distance moves by at most the detour around what is removed, so that the number of paths over it
-    times its longest detour bounds the sum. What may be among the first is removed in the order of this
-    bound, until no other can be.
+    A distance changes by at most the detour around the removed edge or vertex, so that the number of paths
+    over it times its longest detour bounds the sum. Candidates are removed in the order of this bound, until
+    no other can be among the first.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def most_moving(geodesics: Geodesics, number: int, of_rows: bool) -> pd.DataFram
 
 
 def _edge_slots(geodesics: Geodesics, edges: Edges) -> NDArray[np.int64]:
-    """Number of the edge in each place of the pool of neighbours."""
+    """Return the number of the edge in each place of the pool of neighbours."""
     graph, size = geodesics.adjacency, len(geodesics)
     keys = edges.ends[:, 0] * size + edges.ends[:, 1]
     order = np.argsort(keys)
@@ -83,7 +83,7 @@ def _single(edges: Edges, one: int) -> Edges:
 
 
 def _places(geodesics: Geodesics, removed: Edges) -> Iterator[int]:
-    """Places of edges in the pool, in both directions."""
+    """Return places of edges in the pool, in both directions."""
     graph = geodesics.adjacency
     for one, other in [*removed.ends.tolist(), *removed.ends[:, ::-1].tolist()]:
         yield int(graph.start[one] + np.flatnonzero(graph.neighbors(one)[0] == other)[0])
