@@ -67,8 +67,9 @@ def one_sign(
     draws, dims = dict(draws), site_dims(problem)
     known: dict[str, NDArray] = {}
     for block, names in declared_blocks(abstract_trace(problem)):
-        if isinstance(block, UpToSigns) and draws.keys() >= set(names.values()):
-            values, (axis, signs) = block.canonical({r: draws[n] for r, n in names.items()})
+        own = {role: draws[name] for role, name in names.items() if name in draws}
+        if own and isinstance(block, UpToSigns):
+            values, (axis, signs) = block.canonical(own)
             draws |= {names[role]: value for role, value in values.items()}
             known[axis] = signs
     declared = {n: axis for n, axis in sites_up_to_signs(problem).items() if n in draws}
