@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import xarray as xr
+
 from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 
@@ -93,10 +94,14 @@ def fit_each(
         raise ValueError("each is empty; pass {name: arguments of the fit, ...}")
     twice = [name for name in each if not isinstance(name, str) and str(name) in each]
     if twice:
-        raise ValueError(f"{twice[0]!r} and {str(twice[0])!r} name one fit; give each a name of its own")
+        raise ValueError(
+            f"{twice[0]!r} and {str(twice[0])!r} name one fit; give each a name of its own"
+        )
     loud = [name for name, own in each.items() if "progress" in own]
     if loud:
-        raise TypeError(f"each[{loud[0]!r}] has progress, which is of all fits; pass it to fit_each")
+        raise TypeError(
+            f"each[{loud[0]!r}] has progress, which is of all fits; pass it to fit_each"
+        )
     lacking = [name for name, own in each.items() if "method" not in {**common, **own}]
     if lacking:
         raise TypeError(f"{lacking[0]} has no method; pass method=..., for all fits or in each")

@@ -132,7 +132,9 @@ def test_fits_do_not_depend_on_who_makes_them(tmp_path):
     np.testing.assert_array_equal(told.run.truth, IRIS.labels)
     np.testing.assert_array_equal(told.tree["observed_data"]["truth"], IRIS.labels)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == stored
-    with pytest.raises(ValueError, match="have the names x0, x1, x2 and x3, and now they have a, b,"):
+    with pytest.raises(
+        ValueError, match="have the names x0, x1, x2 and x3, and now they have a, b,"
+    ):
         sidebayes.fit_each(each, IRIS.x, folder=tmp_path, feature_names=list("abcd"), **common)
 
 

@@ -12,9 +12,9 @@ from sidebayes.guides.engines.modes import Modes, modes_missed
 from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.guides.engines.symmetries.ends import distinct_ends
 from sidebayes.guides.engines.symmetries.signs import with_one_sign
-from sidebayes.runs.arguments import read_run
 
 import sidebayes as sb
+from sidebayes.runs.arguments import read_run
 from tests.probes.models import factors
 from tests.support.effects import simulate
 
@@ -102,7 +102,9 @@ ALL = np.ones(3, bool)
 def test_mirror_images_of_a_factor_are_one_mode_that_draws_reach():
     """Columns of the factor may change sign: of the three ends two are the same covariance."""
     given = DATA.y, DATA.x, DATA.x, DATA.subject
-    run = read_run("mixed_effects_mixture", given, {"num_clusters": 2, "shared": "covariance"}, None)
+    run = read_run(
+        "mixed_effects_mixture", given, {"num_clusters": 2, "shared": "covariance"}, None
+    )
     factor = np.array([[1.5, 0.02, -0.37], [1.5, 0.02, 0.37], [1.5, 0.02, -0.2]])
     height = np.array([-1.0, -1.0, -1.5])
     with run.precision:
