@@ -350,7 +350,8 @@ class CoordinateAscent(KeptEngine):
         bound = np.asarray(state.value)
         value = float(bound[best])
         leaves = map(np.asarray, jax.tree.leaves(state.found))
-        places = {str(number): leaf for number, leaf in enumerate(leaves)} | state.points
+        places = {str(number): leaf for number, leaf in enumerate(leaves)}
+        places |= {name: np.asarray(points) for name, points in state.points.items()}
         modes = distinct_ends(ends.problem, bound, np.isfinite(bound), places)
         points = {name: np.asarray(values)[best] for name, values in state.points.items()}
         is_mode, remark = ends.remark(best, points)
