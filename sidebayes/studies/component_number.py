@@ -230,7 +230,7 @@ def _refuse_draws(engine: str | Engine | None, card: Card | None) -> None:
     if is_known(type(runner)) and not runner.gives_point:
         raise ValueError(
             f"engine {runner.name!r} gives draws, and criterion='bic' is of a mode; pass "
-            "criterion='evidence', or leave engine out"
+            "criterion='evidence', or an engine that ends at a mode, such as 'em' or 'map'"
         )
 
 

@@ -64,7 +64,7 @@ def _turned(problem: Problem, sites: Mapping[str, NDArray], best: int) -> dict[s
         )
         left, _, right = np.linalg.svd(np.nan_to_num(cross))
         for name, site in last.items():
-            turn = (left @ right).reshape(len(site), *[1] * (site.ndim - 3), *cross.shape[1:])
-            moved = site @ turn if site.ndim > 2 else (site[:, None] @ turn)[:, 0]
+            turn = (left @ right).reshape(len(site), *[1] * (site.ndim - 2), *cross.shape[1:])
+            moved = (site[..., None, :] @ turn)[..., 0, :]
             turned[name] = np.moveaxis(moved, -1, place[name])
     return turned
