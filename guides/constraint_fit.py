@@ -18,6 +18,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 
 from sidebayes.common.arrays import point_table
+from sidebayes.common.columns import refuse_unknown_options
 from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, check_integer
 from sidebayes.common.warnings import warn_user
 
@@ -26,6 +27,7 @@ from .engines.optimisers.ascent import Ascent, ascend
 from .engines.optimisers.optimise import mode_result
 from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
+from .engines.plumbing.progress import progress_bar
 from .engines.problem.declared import approximation, observed_table
 from .engines.problem.density import latent_supports, trace_model
 from .engines.problem.options import with_option
@@ -198,6 +200,7 @@ def choose_strength(
     engine: Continuation | None = None,
     patience: int = 4,
     seed: int = 0,
+    progress: bool = True,
     **options: Any,
 ) -> StrengthChoice:
     r"""Choose the price of a link under which the fewest held-out links are broken.
@@ -217,6 +220,7 @@ def choose_strength(
     links : Links
         Their weights are not used.
     num_clusters : int
+        At least two: with one cluster the same links are broken at every price.
     model : callable
         A model with constraints, such as `constraint_fit`.
     engine : Continuation, optional
@@ -224,8 +228,9 @@ def choose_strength(
         Number of prices without improvement after which the search ends; 4 in the thesis.
     seed : int
         Seed of the split and of the starts.
+    progress : bool
     **options
-        Options of the model.
+        Options of the model, without `strength`, which is chosen.
 
     Raises
     ------
@@ -241,11 +246,18 @@ def choose_strength(
     if not len(links):
         raise ValueError("links is empty; there is no price to choose without any")
     points = point_table("x", x)
-    num_clusters = check_integer("num_clusters", num_clusters, 1, len(points) + 1)
+    num_clusters = check_integer("num_clusters", num_clusters, 2, len(points) + 1)
     patience, seed = check_integer("patience", patience), check_integer("seed", seed, 0, 2**63)
     engine = Continuation() if engine is None else engine
     if not isinstance(engine, Engine):
         raise TypeError(f"engine is a {type(engine).__name__}; pass a Continuation")
+    if not callable(model):
+        raise TypeError(f"model = {model!r:.60}; pass a model with constraints, a function")
+    if "strength" in options:
+        raise TypeError("strength cannot be given: choose_strength chooses it")
+    known = signature(model).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in known.values()):
+        refuse_unknown_options("choose_strength", options, [*known][2:])  # after x and links
     options = {"num_clusters": num_clusters} | options
     fitted, held_out = _split(len(links), num_clusters, seed)
     if len(links) == len(held_out):
@@ -258,7 +270,7 @@ def choose_strength(
     tried: list[tuple[int, int, float]] = []
     found: list[NDArray] = []
     best = 0
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), progress_bar("prices", shown=progress) as advance:
         data = jnp.asarray(points)
         graph = as_label_graph(links, len(data)).untied()
 
@@ -275,6 +287,7 @@ def choose_strength(
             found.append(broken_at(np.where(held_in, strength, 0.0)))
             tried.append((found[-1][held_out].sum(), found[-1][held_in].sum(), strength))
             best = tried.index(min(tried))
+            advance(1, f"{strength:.3g} nats, {tried[-1][0]} held-out links broken")
             if tried[-1][1] and strength < len(data) and np.array_equal(found[-1], found[0]):
                 idle = len(tried) - 1
         strength = tried[best][2]

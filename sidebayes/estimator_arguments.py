@@ -131,8 +131,14 @@ def model_options(
     return found
 
 
-def cut_links(links: Links, size: int, rows: ArrayLike | None) -> Links:
-    """Links among the rows given, numbered as these are."""
+_BY_ROWS = (
+    "pass rows, the number of each row of X in the data that the links refer to, such as "
+    "search.fit(X, rows=np.arange(len(X)))"
+)
+
+
+def cut_links(links: Links, size: int, rows: ArrayLike | None, remedy: str = _BY_ROWS) -> Links:
+    """Links among the rows given, numbered as these are; the remedy is for links of other rows."""
     if rows is not None:
         some = links.subset(rows)
         if some.num_points != size:
@@ -142,8 +148,5 @@ def cut_links(links: Links, size: int, rows: ArrayLike | None) -> Links:
         return some
     refers = links.num_points or int(links.pairs.max(initial=-1)) + 1
     if refers > size or links.num_points not in (None, size):
-        raise ValueError(
-            f"links refer to {refers} rows, X has {size}; pass rows, the number of each row of X in the "
-            "data that the links refer to, such as search.fit(X, rows=np.arange(len(X)))"
-        )
+        raise ValueError(f"links refer to {refers} rows, X has {size}; {remedy}")
     return links

@@ -92,7 +92,7 @@ class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no type
             size = len(X)  # type: ignore[arg-type]
         except TypeError:
             raise TypeError(f"X = {X!r:.40}; pass the table whose rows are split") from None
-        pairs = cut_links(self.links, size, None).pairs
+        pairs = cut_links(self.links, size, None, "pass all rows that they refer to as X").pairs
         if groups is not None:
             known = Groups(groups)  # type: ignore[arg-type]
             if len(known) != size:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import xarray as xr
+
+from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 
 from .api import fit, load
 from .common.files import as_path
 from .results.fit import Fit
 from .runs.arguments import find_method, read_run
+from .runs.run import Run
 from .streams import scan_among
 from .tasks import Task, run_tasks
 
@@ -52,8 +57,8 @@ def fit_each(
         Data that all fits have in common, in the order of the model's arguments.
     folder : path, optional
         Each fit is written here as ``name.nc`` by the worker that made it, and read if it is there
-        already: the same call continues after an interruption. Workers on several machines need a
-        folder that all of them can access.
+        already: the same call continues after an interruption. A fit that is read takes the ``truth``
+        of this call. Workers on several machines need a folder that all of them can access.
     n_jobs : int, optional
         Number of fits to run in parallel; None is one, or what ``joblib.parallel_config`` sets,
         which may name a cluster. The fits are the same.
@@ -70,7 +75,7 @@ def fit_each(
     ------
     TypeError, ValueError, FitError
         As for `sidebayes.fit`, with a note that names the fit; or if the folder holds a different
-        fit of that name.
+        fit of that name, or one whose columns have other names.
 
     Examples
     --------
@@ -87,6 +92,16 @@ def fit_each(
         )
     if not each:
         raise ValueError("each is empty; pass {name: arguments of the fit, ...}")
+    twice = [name for name in each if not isinstance(name, str) and str(name) in each]
+    if twice:
+        raise ValueError(
+            f"{twice[0]!r} and {str(twice[0])!r} name one fit; give each a name of its own"
+        )
+    loud = [name for name, own in each.items() if "progress" in own]
+    if loud:
+        raise TypeError(
+            f"each[{loud[0]!r}] has progress, which is of all fits; pass it to fit_each"
+        )
     lacking = [name for name, own in each.items() if "method" not in {**common, **own}]
     if lacking:
         raise TypeError(f"{lacking[0]} has no method; pass method=..., for all fits or in each")
@@ -125,7 +140,7 @@ def _one(shared: _Common, own: _Own) -> Fit:
     if shared.folder is None:
         return fit(method, *shared.data, progress=False, **arguments)
     path = shared.folder / f"{own.name}.nc"
-    asked = _asked(method, shared.data, arguments)
+    asked, run = _asked(method, shared.data, arguments)
     if not path.is_file():
         found = fit(method, *shared.data, progress=False, **arguments)
         found.tree.attrs[_STAMP] = asked
@@ -137,23 +152,47 @@ def _one(shared: _Common, own: _Own) -> Fit:
             f"{path} holds a fit of other data, model, options, seed or start; name another folder, or "
             "remove it"
         )
-    return found
+    return found if run is None else _described_as(found, run, path)
 
 
-def _asked(method: Any, data: tuple, arguments: dict[str, Any]) -> str:
-    """Digest of all that decides a fit."""
+def _described_as(found: Fit, run: Run, path: Path) -> Fit:
+    """A stored fit with the truth of a run that asks for the same."""
+    stored, names = found.run, dict(run.columns)
+    if (stored.feature_names, dict(stored.columns)) != (run.feature_names, names):
+        raise ValueError(
+            f"{path} holds a fit whose columns have the names {_named(stored)}, and now they have "
+            f"{_named(run)}; give the same names, name another folder, or remove it"
+        )
+    observed = found.tree["observed_data"].to_dataset().drop_vars("truth", errors="ignore")
+    if run.truth is not None:
+        observed = observed.assign(truth=("points", run.truth))
+    tree = found.tree.copy()
+    tree["observed_data"] = xr.DataTree(observed)
+    return Fit(tree, replace(stored, truth=run.truth))
+
+
+def _named(run: Run) -> str:
+    """Names of the columns of all tables that have some."""
+    given = run.columns.values() or [run.feature_names]
+    return listed([name for names in given for name in names])
+
+
+def _asked(method: Any, data: tuple, arguments: dict[str, Any]) -> tuple[str, Run | None]:
+    """Digest of all that decides a fit, and its run; None for a table on disk."""
     how = {name: arguments[name] for name in ("seed", "dtype", "init") if name in arguments}
     init = how.get("init")
     how["init"] = init.params if isinstance(init, Fit) else init
     rest = {name: value for name, value in arguments.items() if name not in _BESIDES}
+    beside = {name: arguments[name] for name in ("truth", "feature_names") if name in arguments}
+    run = None
     if scan_among(data, rest) is None:
-        run = read_run(method, data, rest, arguments.get("engine"))
+        run = read_run(method, data, rest, arguments.get("engine"), **beside)
         told: Any = run.model, dict(run.data), dict(run.options), run.engine
     else:  # what it holds is not read
-        told = find_method(method)[1], data, rest, arguments.get("engine")
+        told = find_method(method)[1], data, rest | beside, arguments.get("engine")
     frozen = freeze((told, how))
     try:
-        return digest(written(frozen, own_code=True))
+        return digest(written(frozen, own_code=True)), run
     except NamelessError as error:
         raise ValueError(
             f"{error}, so that a stored fit could not be told from another; leave folder out, or give that "

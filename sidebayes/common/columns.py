@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ __all__ = [
     "of_times",
     "of_unreadable",
     "refuse_odd_names",
+    "refuse_unknown_options",
 ]
 
 _TIMES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
@@ -107,6 +108,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     close = difflib.get_close_matches(plain, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def refuse_unknown_options(owner: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse options that a method or function does not have, naming the nearest.
+
+    Raises
+    ------
+    TypeError
+    """
+    for name in given:
+        if name not in known:
+            raise TypeError(
+                f"{owner} has no option {name!r}{did_you_mean(name, known)}; its options: {sorted(known)}"
+            )
 
 
 def of_codes(columns: pd.DataFrame) -> str:

@@ -21,7 +21,7 @@ from sidebayes.models.blocks.side_information.groups import (
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
-from ..common.columns import did_you_mean
+from ..common.columns import refuse_unknown_options
 from ..common.fields import check_integer
 from ..data.tables import as_plain, check_data, shape_of
 from .cards import CARDS, takes_links
@@ -268,9 +268,7 @@ def check_options(signature: Signature, options: Mapping[str, Any], method: str)
                 raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
             if name == "links":
                 raise takes_no_links(method, signature)
-            raise TypeError(
-                f"{method} has no option {name!r}{did_you_mean(name, known)}; its options: {sorted(known)}"
-            )
+            refuse_unknown_options(method, [name], known)
 
 
 def require_options(
@@ -287,9 +285,13 @@ def require_options(
 
 def _documented(model: Callable[..., None], name: str) -> str:
     """What the docstring of a model says of an argument, to follow a message."""
-    entry = rf"^ *(?:\w+, )*{name}(?:, \w+)* : (.+)\n(?: {{4,}}(.+)\n)?"
-    found = re.search(entry, inspect.getdoc(model) or "", re.MULTILINE)
-    return "" if found is None else f" ({'; '.join(filter(None, found.groups()))})"
+    entry = rf"^ *(?:\w+, )*{name}(?:, \w+)* : (.+)\n((?: {{4,}}.+\n)*)"
+    found = re.search(entry, (inspect.getdoc(model) or "") + "\n", re.MULTILINE)
+    if found is None:
+        return ""
+    kind, text = found.groups()
+    first = re.split(r"\.(?: |$)", " ".join(text.split()))[0].replace("`", "")
+    return f" ({'; '.join(filter(None, (kind, first[:1].lower() + first[1:])))})"
 
 
 def classes_as_learned(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from inspect import getfullargspec
 from typing import Any
 
 import jax
@@ -14,13 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.plumbing.progress import progress_bar
-from sidebayes.guides.mcp import STRENGTHS, GrowthStep, growth_path
+from sidebayes.guides.mcp import STRENGTHS, GrowthStep, growth_path, mcp_with_room
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import link_rows
 from sidebayes.models.blocks.side_information.links import Links
 
 from ..api import fit
 from ..common.arrays import point_table
+from ..common.columns import refuse_unknown_options
 from ..common.fields import Range, check_integer, check_number, check_seed
 from ..data.tables import check_truth
 from .choice import NumberChoice
@@ -135,9 +137,12 @@ def select_clusters(
         raise ValueError(
             "links is empty; without any, clusters are components: fit 'gmm' and its BIC"
         )
-    surplus = sorted(options.keys() & {"num_components", "strength", "keep_all", "posterior"})
+    ours = {"num_components", "strength", "keep_all", "posterior"}
+    surplus = sorted(options.keys() & ours)
     if surplus:
         raise TypeError(f"{surplus} cannot be given: select_clusters chooses them")
+    known = {*getfullargspec(mcp_with_room).kwonlyargs} - ours
+    refuse_unknown_options("select_clusters", options, known)
     first = 2
     if num_clusters is not None:
         first = check_integer("num_clusters", num_clusters, 1, len(points) + 1)

@@ -15,6 +15,7 @@ import numpyro.distributions as dist
 import pandas as pd
 
 from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
+from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.models.blocks.block_facts import Improper
 
@@ -24,7 +25,7 @@ from ..results.fit import Fit
 from ..results.scores.validation import refuse_no_likelihood
 from ..runs.arguments import read_run
 from ..runs.run import Run
-from ..runs.zoo import find_card
+from ..runs.zoo import Card, find_card, make_engine
 from ..streams import scan_among
 from ..tasks import Task, run_tasks
 from .choice import NumberChoice, evidence_columns, read_numbers
@@ -155,6 +156,8 @@ def select_components(
         )
     except TypeError as error:
         raise TypeError(f"{method}: {error}; see sidebayes.grow_prototypes") from None
+    if not by_evidence:
+        _refuse_draws(engine, card)
     if not by_evidence and not grown:
         asked = _run_of(method, data, {**arguments, "num_clusters": tried[0]}, engine)
         if asked is not None:
@@ -221,6 +224,16 @@ def _refuse_without_bic(run: Run) -> None:
         + "fit it once, since it finds the number up to num_clusters itself, or " * itself
         + f"choose by criterion='evidence'{advice}"
     )
+
+
+def _refuse_draws(engine: str | Engine | None, card: Card | None) -> None:
+    """Refuse an engine that draws before it does, where BIC is asked for; a user's may give a mode."""
+    runner = make_engine(engine, card)
+    if is_known(type(runner)) and not runner.gives_point:
+        raise ValueError(
+            f"engine {runner.name!r} gives draws, and criterion='bic' is of a mode; pass "
+            "criterion='evidence', or an engine that ends at a mode, such as 'em' or 'map'"
+        )
 
 
 def _run_of(

@@ -175,6 +175,9 @@ def test_known_groups_without_prior_are_discriminant_analysis(known_groups):
     # their covariance is divided by n too, and equal weights are those of the data
     theirs = peer.predict_proba(coordinates_of(new, fit.run.data["chart"]))
     np.testing.assert_allclose(fit.predict_proba(**rows(posed(new))), theirs, atol=1e-5)
+    np.testing.assert_allclose(fit.class_probabilities(**rows(posed(new))), theirs, atol=1e-5)
+    assert fit.class_names == (0, 1)  # the clusters are the known groups
+    np.testing.assert_array_equal(fit.classes()["class"], LABELS)
 
 
 def test_unknown_groups_are_found_and_links_tie_them():

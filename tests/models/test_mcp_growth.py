@@ -164,6 +164,7 @@ def test_select_clusters():
         ({"most_components": 1}, "most_components = 1"),
         ({"engine": "em"}, "engine is a str"),
         ({"strength": 3.0}, "cannot be given"),
+        ({"covarance": "full"}, r"select_clusters has no option 'covarance' \(did you mean 'cov"),
         ({"x": X[:, 0]}, "x has shape"),
         ({"x": X * np.nan}, r"x\[0, 0\] = nan, the first of"),
         ({"truth": [0, 1]}, r"truth has shape \(2,\)"),

@@ -11,11 +11,12 @@ from jax import Array
 from numpy.typing import NDArray
 
 from ..base import EngineResult, Problem, Status
-from ..modes import distinct_modes, mode_stats, preferred_by_prior
+from ..modes import mode_stats, preferred_by_prior
 from ..plumbing.side_by_side import one_member
 from ..steps.climbs import BROKEN, SETTLED, history_length
 from ..steps.edges import Ends
 from ..steps.updates import degenerate, doubted
+from ..symmetries.ends import distinct_ends
 from .failures import all_collapsed
 
 __all__ = ["Climb", "begin", "promise", "result"]
@@ -119,7 +120,7 @@ def result(
     if not sound.any():
         raise all_collapsed(problem, collapsed[best], points[best], state.params)
     is_mode, remark = ends.remark(best, points[best])
-    modes = distinct_modes(value, sound, {n: params[n] for n in state.params}, starts)
+    modes = distinct_ends(problem, value, sound, params, starts, state.params)
     converged = bool(code[best] == SETTLED) and is_mode
     message = (
         f"EM found no mode in {steps[best]} steps"

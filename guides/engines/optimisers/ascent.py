@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
-from ..modes import Modes, distinct_modes, preferred_by_prior
+from ..modes import Modes, preferred_by_prior
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
@@ -44,6 +44,7 @@ from ..steps.row_tables import in_shares
 from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 from ..steps.updates import doubted
+from ..symmetries.ends import distinct_ends
 
 __all__ = ["Ascent", "ascend"]
 
@@ -343,7 +344,7 @@ def _ended(
     if code == STALLED and bool(spent or is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
-    modes = distinct_modes(value, sound, {n: sites[n] for n in free}, starts)
+    modes = distinct_ends(problem, value, sound, sites, starts, free)
     if not is_mode:
         message = f"{title} found no mode in {steps[best]} steps"
     elif code == SETTLED:

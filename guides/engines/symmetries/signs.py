@@ -18,7 +18,9 @@ __all__ = ["one_sign", "with_one_sign"]
 
 
 def with_one_sign(problem: Problem, result: EngineResult) -> EngineResult:
-    """Result whose draws agree in what no density tells: signs that sites are known up to; see `one_sign`.
+    """Result whose draws and modes agree in signs that sites are known up to, which no density tells.
+
+    See `one_sign`.
 
     Parameters
     ----------
@@ -27,7 +29,16 @@ def with_one_sign(problem: Problem, result: EngineResult) -> EngineResult:
     """
     density = result.sample_stats["lp"]
     best = np.unravel_index(density.argmax(), density.shape)
-    return replace(result, draws=one_sign(problem, result.draws, best)[0])
+    draws, modes = one_sign(problem, result.draws, best)[0], result.modes
+    if modes is not None:  # in the signs of the draws, so that they can be compared
+        both = {
+            name: np.concatenate([draws[name][best][None], site])[None]
+            for name, site in modes.sites.items()
+            if name in draws
+        }
+        signed = {name: site[0, 1:] for name, site in one_sign(problem, both, (0, 0))[0].items()}
+        modes = modes._replace(sites=modes.sites | signed)
+    return replace(result, draws=draws, modes=modes)
 
 
 def one_sign(
@@ -37,7 +48,8 @@ def one_sign(
 
     A block says what its sites stand for (`UpToSigns`), such as a Cholesky factor for a covariance, and
     sites that declare signs of the same axis follow. Other sites that declare signs of one axis are changed
-    together, so that for each entry of the axis their inner product with one draw is not negative.
+    together, so that for each entry of the axis their inner product with one draw is not negative. Sites
+    that are not among the draws are left out.
 
     Parameters
     ----------
@@ -55,11 +67,12 @@ def one_sign(
     draws, dims = dict(draws), site_dims(problem)
     known: dict[str, NDArray] = {}
     for block, names in declared_blocks(abstract_trace(problem)):
-        if isinstance(block, UpToSigns):
-            values, (axis, signs) = block.canonical({r: draws[n] for r, n in names.items()})
+        own = {role: draws[name] for role, name in names.items() if name in draws}
+        if own and isinstance(block, UpToSigns):
+            values, (axis, signs) = block.canonical(own)
             draws |= {names[role]: value for role, value in values.items()}
             known[axis] = signs
-    declared = sites_up_to_signs(problem)
+    declared = {n: axis for n, axis in sites_up_to_signs(problem).items() if n in draws}
     for axis in dict.fromkeys(declared.values()):
         place = {
             n: dims[n].index(axis) - len(dims[n]) for n, own in declared.items() if own == axis

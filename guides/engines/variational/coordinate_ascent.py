@@ -26,7 +26,6 @@ from ..base import (
     Status,
 )
 from ..expectation_maximisation.streamed_data import StreamedTable
-from ..modes import distinct_modes
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -50,6 +49,7 @@ from ..steps.starts import initial_values, num_candidates, random_keys, starting
 from ..steps.surrogate import expectation
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, listed
+from ..symmetries.ends import distinct_ends
 from .factors import FactoredModel, check_factors, plan_factors
 from .streamed_ascent import fit_table
 
@@ -350,9 +350,10 @@ class CoordinateAscent(KeptEngine):
         steps = np.asarray(state.steps) - 1
         bound = np.asarray(state.value)
         value = float(bound[best])
-        leaves = map(np.asarray, jax.tree.leaves((state.found, state.points)))
+        leaves = map(np.asarray, jax.tree.leaves(state.found))
         places = {str(number): leaf for number, leaf in enumerate(leaves)}
-        modes = distinct_modes(bound, np.isfinite(bound), places)
+        places |= {name: np.asarray(points) for name, points in state.points.items()}
+        modes = distinct_ends(ends.problem, bound, np.isfinite(bound), places)
         points = {name: np.asarray(values)[best] for name, values in state.points.items()}
         is_mode, remark = ends.remark(best, points)
         converged = bool(np.asarray(state.code)[best] == SETTLED) and is_mode

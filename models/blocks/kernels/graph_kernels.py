@@ -9,13 +9,15 @@ kernel is :math:`K = \sum_k g(\mu_k) \phi_k \phi_k^T` with gains g that decrease
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import getfullargspec
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.arrays import point_table, real_array
+from sidebayes.common.columns import refuse_unknown_options
 from sidebayes.common.fields import Range, check_integer, check_number
 
 from ..side_information.link_weights import check_pairs
@@ -79,10 +81,10 @@ class GraphKernel:
     kind: str
     parameter: float
     bandwidth: float
-    frequencies: NDArray[np.float64]
-    vectors: NDArray[np.float64]
-    degree: NDArray[np.float64]
-    graph: NeighborGraph
+    frequencies: NDArray[np.float64] = field(repr=False)
+    vectors: NDArray[np.float64] = field(repr=False)
+    degree: NDArray[np.float64] = field(repr=False)
+    graph: NeighborGraph = field(repr=False)
 
     @classmethod
     def build(
@@ -230,14 +232,18 @@ def choose_graph_kernel(
 
     Raises
     ------
-    ValueError
-        If there are no links, they refer to other points, or no kernel is left.
+    TypeError, ValueError
+        If there are no links, they refer to other points, options are not those of `candidate_kernels`,
+        or no kernel is left.
     """
     if not isinstance(links, Links):
         raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")
     if not len(links):
         raise ValueError("there are no links to choose a kernel by; use GraphKernel.build")
     check_integer("num_clusters", num_clusters, 2)
+    refuse_unknown_options(
+        "choose_graph_kernel", options, getfullargspec(candidate_kernels).kwonlyargs
+    )
     x = point_table("x", x)
     check_pairs(links.pairs, len(x))
     found = max(

@@ -19,12 +19,15 @@ from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import names_of_classes
+from sidebayes.models.blocks.side_information.partial_labels import (
+    PartialLabels,
+    names_of_classes,
+)
 
 from ...common.fields import Range, check_number
 from .fit_base import FitBase, need_labels
 from .other_rows import new_run
-from .predictions import over_draws, refuse_impossible
+from .predictions import over_draws, predict_proba, refuse_impossible
 
 __all__ = [
     "class_names",
@@ -207,11 +210,19 @@ def has_classes(fit: FitBase) -> bool:
         return any(fn.num_classes is not None for fn, _ in sources)
 
 
+def _clusters_are_classes(fit: FitBase) -> bool:
+    """Whether known classes are those of the clusters themselves, which therefore keep their numbers."""
+    told = any(isinstance(value, PartialLabels) for value in fit.run.data.values())
+    return told and fit.has_labels and not has_classes(fit)
+
+
 def class_names(fit: FitBase) -> tuple[str | int, ...]:
     """See `Fit.class_names`."""
     with fit.run.precision:
         sources = finite_mixtures(abstract_trace(fit.run.problem)).values()
     number = max((fn.num_classes or 0 for fn, _ in sources), default=0)
+    if _clusters_are_classes(fit):
+        number = fit.tree["responsibilities"].sizes["clusters"]
     names = names_of_classes([*fit.run.data.values(), *fit.options.values()])
     return (*names, *range(len(names), number))
 
@@ -219,7 +230,8 @@ def class_names(fit: FitBase) -> tuple[str | int, ...]:
 def class_probabilities(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
     """Class probabilities of rows, averaged over draws.
 
-    The data name the classes, so draws need no matching, however clusters are numbered.
+    The data name the classes, so draws need no matching, however clusters are numbered. Where the
+    classes of clusters are known, clusters are classes, and these are the probabilities of the labels.
 
     Parameters
     ----------
@@ -236,18 +248,20 @@ def class_probabilities(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.fl
     ValueError
         If the model has no classes, or no class is possible for a row.
     """
+    is_new = any(value is not None for value in (*data, *named.values()))
     if not has_classes(fit):
-        raise ValueError(
-            f"{fit.method} has no classes, only what it finds without names; fit.labels() are its "
-            "clusters, if it has some. 'moe' learns classes from a few rows whose class is known"
-        )
+        if not _clusters_are_classes(fit):
+            raise ValueError(
+                f"{fit.method} has no classes, only what it finds without names; fit.labels() are its "
+                "clusters, if it has some. 'moe' learns classes from a few rows whose class is known"
+            )
+        return predict_proba(fit, *data, **named) if is_new else responsibilities(fit)
 
     def classes(trace: dict, layout: Any, owners: dict) -> Any:
         sources = finite_mixtures(trace).values()
         given = [(fn, value) for fn, value in sources if fn.num_classes is not None]
         return jnp.concatenate([fn.class_probabilities(value) for fn, value in given])
 
-    is_new = any(value is not None for value in (*data, *named.values()))
     run = new_run(fit, data, named) if is_new else fit.run
     prob = over_draws(fit, classes, run, pooled_draws(fit.tree)).mean(axis=0)
     return refuse_impossible(prob, "class")

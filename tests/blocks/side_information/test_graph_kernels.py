@@ -194,11 +194,20 @@ def test_choice_is_the_best_of_the_grid():
         (lambda: GraphKernel.build(X).features(X[:, :2]), "x_new has shape"),
         (lambda: choose_graph_kernel(X, Links.empty()), "no links"),
         (lambda: choose_graph_kernel(X, Links.must_link([(0, 40)])), "out of range"),
+        (
+            lambda: choose_graph_kernel(X, Links.must_link([(0, 1)]), kind="step"),
+            r"choose_graph_kernel has no option 'kind' \(did you mean 'kinds'\?\)",
+        ),
     ],
 )
 def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_a_kernel_prints_without_its_arrays():
+    kernel = GraphKernel.build(X, "step", 0.5, bandwidth=2.0)
+    assert repr(kernel) == "GraphKernel(kind='step', parameter=0.5, bandwidth=2.0)"
 
 
 def test_few_points_have_fewer_neighbours():

@@ -45,6 +45,11 @@ def test_side_information_is_refused_where_y_is_ignored(given):
         MixtureClassifier(2).fit(X, given)
 
 
+def test_folds_of_fewer_rows_than_links_refer_to_are_refused():
+    with pytest.raises(ValueError, match="12 rows, X has 5; pass all rows that they refer to as X"):
+        next(LinkedKFold(LINKS, 2).split(X[:5]))
+
+
 def test_classes_as_y_are_ignored_and_links_by_name_are_used():
     fitted = QUICK.fit(X, np.arange(12) % 2, links=LINKS)
     np.testing.assert_array_equal(

@@ -216,7 +216,10 @@ def by_numpy(y: Annotated[ArrayLike, "rows"]):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: sb.fit("domain_adaptation", X), "needs source=.*sidebayes.fit_source"),
+        (
+            lambda: sb.fit("domain_adaptation", X),
+            r"has no default \(SourceMixture; see sidebayes.fit_source\)$",
+        ),
         (lambda: sb.fit("gmm", X, num_cluster=2), "did you mean 'num_clusters'"),
         (lambda: sb.fit("GMM", X, num_clusters=2), "did you mean 'gmm'"),
         (lambda: sb.fit("gmm", X, num_clusters=2, engine="NUTS"), "did you mean 'nuts'"),

@@ -46,3 +46,18 @@ def test_more_components_than_classes_are_no_errors(fit):
 )
 def test_known_classes_are_numbered_as_those_that_are_learned(truth, names, codes):
     assert check_truth(truth, 3, names).tolist() == codes
+
+
+def test_clusters_that_known_classes_name_are_classes():
+    """The third cluster, which no row is known to be of, keeps its number."""
+    x = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [1.0, 0.2, 0.1]])
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    mean, zero = np.eye(3), np.zeros(3)
+    params = {"direction_vector": mean, "direction": mean, "pole": mean[0], "variance": zero + 0.1}
+    spread = 0.1 * (np.eye(3) - mean[:, :, None] * mean[:, None])
+    params |= {"weights": zero + 1 / 3, "missing_mass": zero, "covariance": spread}
+    given = {"num_clusters": 3, "covariance": "spherical", "engine": at_one(params)}
+    fit = sb.fit("sphere_mixture", x, known=["oak", "ash", None, None], progress=False, **given)
+    assert fit.class_names == ("ash", "oak", 2)
+    assert fit.classes()["class"].tolist() == ["oak", "ash", "oak", "ash"]
+    np.testing.assert_allclose(fit.class_probabilities(), fit.responsibilities())

@@ -128,6 +128,15 @@ def test_fits_do_not_depend_on_who_makes_them(tmp_path):
         sidebayes.fit_each(each, IRIS.x, folder=tmp_path, seed=1, **common)
     assert caught.value.__notes__ == ["fits: first"]
 
+    told = sidebayes.fit_each(each, IRIS.x, folder=tmp_path, truth=IRIS.labels, **common)["first"]
+    np.testing.assert_array_equal(told.run.truth, IRIS.labels)
+    np.testing.assert_array_equal(told.tree["observed_data"]["truth"], IRIS.labels)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == stored
+    with pytest.raises(
+        ValueError, match="have the names x0, x1, x2 and x3, and now they have a, b,"
+    ):
+        sidebayes.fit_each(each, IRIS.x, folder=tmp_path, feature_names=list("abcd"), **common)
+
 
 def test_ranks_do_not_depend_on_who_ranks():
     """With a model that lies in no module that workers could import."""
@@ -190,6 +199,8 @@ def test_a_cluster_of_dask_does_the_work(shared):
         ({}, "each is empty"),
         ({"a": {"engine": "em"}}, "a has no method"),
         ({"a/b": {"method": "gmm"}}, "cannot name a file"),
+        ({1: {"method": "gmm"}, "1": {"method": "gmm"}}, "1 and '1' name one fit"),
+        ({"a": {"method": "gmm", "progress": True}}, r"each\['a'\] has progress, which is of all"),
     ],
 )
 def test_what_cannot_be_fitted_many_times_is_refused(each, message, tmp_path):

@@ -185,6 +185,10 @@ def test_the_first_beyond_another_fit_is_chosen_and_no_more_are_tried(ran):
         ),
         ({"method": factored}, "has the factor 'tilt', .* no BIC; choose by criterion"),
         ({"beyond": 3.0}, "beyond is a float"),
+        (
+            {"engine": "nuts"},
+            "'nuts' gives draws, and criterion='bic' is of a mode; pass criterion=",
+        ),
         ({"seed": -1}, "seed"),
     ],
 )

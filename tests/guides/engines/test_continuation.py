@@ -229,6 +229,20 @@ def test_bad_input_is_named():
         choose_strength(x, Links.empty(), num_clusters=2)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"strength": 3.0}, "strength cannot be given: choose_strength chooses it"),
+        ({"priorr": "flat"}, r"choose_strength has no option 'priorr' \(did you mean 'prior'\?\)"),
+        ({"model": "constraint_fit"}, "model = 'constraint_fit'; pass a model with constraints"),
+        ({"num_clusters": 1}, "num_clusters = 1; expected an integer >= 2"),
+    ],
+)
+def test_what_no_price_can_be_chosen_with_is_refused(clouds, given, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        choose_strength(clouds[0], Links.must_link([(0, 1)]), **{"num_clusters": 2} | given)
+
+
 def test_a_price_of_links_of_which_none_is_held_out_says_so(clouds):
     links = Links.must_link([(0, 1)])
     said = "links has 1 links, fewer than three.*none is held out"

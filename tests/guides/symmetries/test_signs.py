@@ -7,11 +7,15 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.engines.base import EngineResult, Status
+from sidebayes.guides.engines.base import EngineResult, Problem, Status
+from sidebayes.guides.engines.modes import Modes, modes_missed
 from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.guides.engines.symmetries.ends import distinct_ends
 from sidebayes.guides.engines.symmetries.signs import with_one_sign
 
 import sidebayes as sb
+from sidebayes.runs.arguments import read_run
+from tests.probes.models import factors
 from tests.support.effects import simulate
 
 DATA = simulate(num_subjects=12)
@@ -90,3 +94,47 @@ def test_signs_that_matter_are_refused():
         sb.fit(shifted, np.ones((9, 2)) + np.eye(9, 2), engine="map", progress=False)
     with pytest.raises(ValueError, match="'signs'"):
         sb.fit(loadings, np.ones((9, 3)), kind="sign", engine="map", progress=False)
+
+
+ALL = np.ones(3, bool)
+
+
+def test_mirror_images_of_a_factor_are_one_mode_that_draws_reach():
+    """Columns of the factor may change sign: of the three ends two are the same covariance."""
+    given = DATA.y, DATA.x, DATA.x, DATA.subject
+    run = read_run(
+        "mixed_effects_mixture", given, {"num_clusters": 2, "shared": "covariance"}, None
+    )
+    factor = np.array([[1.5, 0.02, -0.37], [1.5, 0.02, 0.37], [1.5, 0.02, -0.2]])
+    height = np.array([-1.0, -1.0, -1.5])
+    with run.precision:
+        found = distinct_ends(run.problem, height, ALL, {"factor": factor, "noise": np.ones(3)})
+        assert str(found) == "2 distinct modes from 3 starts"
+        assert found.sites["factor"].tolist() == [[1.5, 0.02, 0.37], [1.5, 0.02, 0.2]]
+        draws = {"factor": factor[0] + np.random.default_rng(0).normal(0, 0.1, (2, 400, 3))}
+        modes = Modes(height[:2], {"factor": factor[:2]}, 3)
+        signed = with_one_sign(run.problem, replace(result(draws, np.ones((2, 400))), modes=modes))
+    assert (signed.draws["factor"][..., 2] >= 0).all()
+    assert modes_missed(signed.modes, signed.draws) is None
+
+
+def test_signs_and_turns_that_models_declare_make_no_second_mode():
+    rng, x = np.random.default_rng(0), np.ones((9, 3))
+    ends = rng.normal(size=(3, 3, 2))
+    ends[1] = ends[0] * [1.0, -1.0]
+    signed = distinct_ends(Problem(loadings, (x,)), np.zeros(3), ALL, {"weights": ends})
+    assert str(signed) == "2 distinct modes from 3 starts"
+    ends[1] = ends[0] @ np.linalg.qr(rng.normal(size=(2, 2)))[0]
+    problem = Problem(factors, (x,), {"num_dimensions": 2})
+    turned = distinct_ends(problem, np.zeros(3), ALL, {"loadings": ends}, names=["loadings"])
+    assert str(turned) == "2 distinct modes from 3 starts"
+
+
+def test_modes_take_the_signs_that_draws_agree_in():
+    """The highest mode lies where the draws do, whichever of the two signs both were found with."""
+    weights = np.array([[2.0, 0.4], [-1.0, 0.3], [0.7, -0.5]])
+    draws = {"weights": weights + np.random.default_rng(0).normal(0, 0.05, (2, 300, 3, 2))}
+    modes = Modes(np.zeros(2), {"weights": np.stack([-weights, weights * [1.0, -1.0]])}, 2)
+    given = replace(result(draws, np.ones((2, 300))), modes=modes)
+    found = with_one_sign(Problem(loadings, (np.ones((9, 3)),)), given)
+    np.testing.assert_allclose(found.modes.sites["weights"], [weights, weights])
