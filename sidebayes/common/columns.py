@@ -13,6 +13,7 @@ __all__ = [
     "column_names",
     "column_order",
     "did_you_mean",
+    "first_odd",
     "of_codes",
     "of_complex",
     "of_text",
@@ -120,6 +121,12 @@ def of_codes(columns: pd.DataFrame) -> str:
                 f" ({name!r} holds codes such as {code}; write numbers without zeros before them)"
             )
     return ""
+
+
+def first_odd(column: pd.Series) -> int | None:
+    """Number of the first row with an entry that is no number; None where there is none."""
+    odd = (column.notna() & pd.to_numeric(column, errors="coerce").isna()).to_numpy()
+    return int(np.argmax(odd)) if odd.any() else None
 
 
 def of_times(column: pd.Series) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..common.class_names import named_classes
+from ..common.class_names import named_classes, warn_of_marks
 from ..common.columns import column_names, column_order, refuse_odd_names
 from ..common.magnitudes import listed, refuse_huge
 
@@ -231,6 +231,8 @@ def check_truth(
     if truth is None:
         return None
     codes, found = named_classes(truth, "truth")
+    column = getattr(truth, "name", None)
+    warn_of_marks("truth" if column is None else f"truth, column {column!r},", codes, found)
     if codes.shape != (num_points,):
         raise ValueError(
             f"truth has shape {codes.shape}, expected ({num_points},), one class per point"
