@@ -28,7 +28,14 @@ from .pairs import read_pairs
 from .side import read_links, reveal
 from .words import spoken
 
-__all__ = ["Asked", "Outcome", "fit_asked", "refuse_overwriting", "write_labels"]
+__all__ = [
+    "Asked",
+    "Outcome",
+    "fit_asked",
+    "need_labels",
+    "refuse_overwriting",
+    "write_labels",
+]
 
 
 @dataclass(frozen=True)
@@ -119,14 +126,18 @@ def refuse_overwriting(
             raise ValueError(f"{flag} {path} is the file of {other} as well; name another file")
 
 
+def need_labels(path: Path, method: str) -> None:
+    """Refuse to write labels of a method that has none."""
+    if not Arguments(find_card(method)).has_labels:
+        raise ValueError(
+            f"--labels {path}: {method} puts nothing into clusters or classes, so there are no labels to "
+            "write; leave --labels out"
+        )
+
+
 def write_labels(path: Path, outcome: Outcome) -> None:
     """Write the label of each unit, its probabilities, and those of classes where rows have some."""
     found = outcome.fit
-    if not found.has_labels:
-        raise ValueError(
-            f"--labels {path}: {found.method} puts nothing into clusters or classes, so there are no "
-            "labels to write; leave --labels out"
-        )
     prob = found.responsibilities()
     columns: dict[str, Any] = {str(outcome.units.name): outcome.units, "cluster": found.labels()}
     columns |= {f"cluster_{k}": prob[:, k] for k in range(prob.shape[1])}

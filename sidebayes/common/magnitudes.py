@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from .columns import ColumnsError
 from .warnings import warn_user
 
 __all__ = ["check_precision", "listed", "refuse_huge", "refuse_tiny", "warn_of_far_rows"]
@@ -89,11 +90,17 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
     if len(bad):
         first = bad[0]
         finer = "" if coarse == np.dtype(float) else ", or use float64 from the start"
-        raise ValueError(
-            f"{name} has values near {size[first]:.3g} that differ by {width[first]:.3g} at most in column "
-            f"{listed(bad)}; {coarse} rounds them to steps of {step[first]:.2g}. Subtract an offset, "
+        near = f"{name} has values near {size[first]:.3g} that differ by {width[first]:.3g} at most in column"
+        remedy = (
+            f"{coarse} rounds them to steps of {step[first]:.2g}. Subtract an offset, "
             f"{name} - {name}.mean(axis=0), before they are rounded{finer}"
         )
+        raise ColumnsError(lambda names: f"{near} {_columns(bad, names)}; {remedy}")
+
+
+def _columns(numbers: NDArray, names: Sequence[str] | None) -> str:
+    """Columns by name, or by number where they have no names."""
+    return listed(numbers if names is None else [repr(names[n]) for n in numbers])
 
 
 def _too_near(name: str, where: str, width: float, dtype: str) -> ValueError:
