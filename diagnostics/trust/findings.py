@@ -64,8 +64,9 @@ def lead_of(fits: Mapping[str, AskedFit], findings: Mapping[str, str]) -> str:
             who = "All" if len(scores) == len(fits) else in_a_row(f"“{name}”" for name in scores)
             whose = "the" if is_one else "their"
             return f"{who} agree with {whose} known classes to the same degree, {_index(scores[best])}."
+        whose = "the" if is_one else "its"
         return (
-            f"“{best}” agrees best with {'the' if is_one else 'its'} known classes ({_index(scores[best])}), “{worst}” least "
+            f"“{best}” agrees best with {whose} known classes ({_index(scores[best])}), “{worst}” least "
             f"({_three(scores[worst])})."
         )
     trusted = (name for name, fit in fits.items() if fit.verdict[0] == "good")

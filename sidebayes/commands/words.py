@@ -19,6 +19,8 @@ _OF_PYTHON = {
     r", such as by pandas\.read_csv\(.*?\)": "",
     r", for instance by pandas\.read_csv\(.*?\)\.to_csv\(.*?\)": "",
     r", such as table\.drop_duplicates\(.*?\)": "",
+    r", such as by pandas\.to_numeric\(.*?\]\), or into text, table.*?\.astype\(str\)": ", or into text",
+    r"(keep one of each)[,:] \w+\[np\..*?\)\[1\]\)\]": r"\1",
     r"Subtract an offset, \w+ - .*?\), before": "Subtract an offset, such as the mean, before",
 }
 """What to say instead of remedies that are code."""

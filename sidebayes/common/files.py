@@ -351,7 +351,7 @@ def read_table(path: Any) -> pd.DataFrame:
     longer = any(issubclass(one.category, pd.errors.ParserWarning) for one in caught)
     _refuse_misread(path, list(map(str, table.columns)), longer)
     # pandas renames columns that repeat
-    refuse_odd_names(header.iloc[0].dropna().tolist(), f"the columns of {path.name}")
+    refuse_odd_names(header.iloc[0].dropna().str.strip().tolist(), f"the columns of {path.name}")
     return _with_codes(path, table)
 
 

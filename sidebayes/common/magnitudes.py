@@ -124,6 +124,7 @@ def warn_of_far_rows(
     frames: NDArray[np.int64] | None = None,
     reference_frames: NDArray[np.int64] | None = None,
     by_length: bool = False,
+    names: Sequence[str] | None = None,
 ) -> None:
     """Warn of rows that lie further from all others than measurements do, such as fill values.
 
@@ -141,6 +142,8 @@ def warn_of_far_rows(
         Number of the frame of each row, whose place and unit do not count.
     by_length : bool
         Look at the lengths of the rows, and not at single values.
+    names : sequence of str, optional
+        Of the columns.
     """
     if by_length:
         known = None if reference is None else _lengths(reference)
@@ -159,7 +162,7 @@ def warn_of_far_rows(
     if not ((largest - middle > most) | (middle - least > most)).any():
         return
     rows, columns = np.nonzero(np.abs(flat - middle) > most)
-    column = f" in column {columns[0]}" if values.ndim > 1 else ""
+    column = f" in column {_columns(columns[:1], names)}" if values.ndim > 1 else ""
     first = values.reshape(flat.shape)[rows[0], columns[0]]
     named = np.unique(rows if numbers is None else numbers[rows])
     warn_user(

@@ -242,7 +242,8 @@ def check_truth(
         if codes.shape == (rows,):
             remedy = f"; these are by row, take pandas.Series(truth).groupby({unit}).first()"
         raise ValueError(
-            f"truth has shape {codes.shape}, expected ({num_points},), one class for each of the {unit}{remedy}"
+            f"truth has shape {codes.shape}, expected ({num_points},), one class for each of the {unit}"
+            f"{remedy}"
         )
     names = list(map(str, found.astype(np.int64) if found.dtype.kind in "iuf" else found))
     order = [*class_names, *(name for name in names if name not in class_names)]

@@ -349,13 +349,14 @@ def read_run(
     for role in signature.of_kind("table"):
         if (values := tables.get(one := role.name)) is None:
             continue
-        with by_name(columns.get(one)):
+        own = columns.get(one)
+        with by_name(own):
             check_precision(one, values, dtype)
         if stream is not None and values.shape == stream.sample.shape:
-            warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows)
+            warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows, names=own)
         else:
             frames = getattr(read.data.get(role.own_frame), "codes", None)
-            warn_of_far_rows(one, values, frames=frames, by_length=role.of_kernel)
+            warn_of_far_rows(one, values, frames=frames, by_length=role.of_kernel, names=own)
     unit = signature.unit_of(read.data) or ""
     checks.check_order("truth", truth, unit, read.data)
     owner = read.data.get(unit)

@@ -5,6 +5,7 @@ import pytest
 
 import sidebayes as sb
 from sidebayes.data.tables import check_truth
+from sidebayes.runs.arguments import read_run
 from tests.support.draws import at_one
 
 X = np.array([[0.0], [0.2], [5.0], [5.2], [10.0], [10.2], [15.0], [15.2]])
@@ -46,3 +47,18 @@ def test_more_components_than_classes_are_no_errors(fit):
 )
 def test_known_classes_are_numbered_as_those_that_are_learned(truth, names, codes):
     assert check_truth(truth, 3, names).tolist() == codes
+
+
+def test_classes_by_row_where_groups_have_them():
+    said = (
+        r"shape \(6,\), expected \(3,\), one class for each of the subjects; .*groupby\(subjects\)"
+    )
+    with pytest.raises(ValueError, match=said):
+        check_truth([0, 0, 1, 1, 0, 0], 3, (), ("subjects", 6))
+    rows = np.repeat([0, 1, 2], 2)
+    with pytest.raises(ValueError, match=said):
+        read_run(
+            *("mixed_effects_mixture", (np.arange(6.0), np.ones((6, 1)), np.ones((6, 1)), rows)),
+            *({"num_clusters": 2}, None),
+            truth=rows % 2,
+        )
