@@ -77,9 +77,11 @@ def fit_asked(asked: Asked) -> Outcome:
         table, domain = _tables(asked, units)
         given = _given(asked, to, table, columns, units)
         options = given.options | options
-        found = _classes(asked, to, table, given, domain)
-        (source, known, truth), names = number_classes(*found)
-        _warn_of_marks(found[:2], (source, known), names)
+        by_use = _classes(asked, to, table, given, domain)
+        codes: Any
+        codes, names = number_classes(*by_use)
+        _warn_of_marks(by_use[:2], codes[:2], names)
+        source, known, truth = codes
         options |= _sizes(asked, to, len(names), options)
         if asked.learn_reliability:
             options |= _learned(to, options)
@@ -93,9 +95,9 @@ def fit_asked(asked: Asked) -> Outcome:
             given.data[given.rest] = _standardized(given.data[given.rest])
         given.data.update(side)
         run: dict[str, Any] = {"engine": runner, "seed": asked.seed, "truth": None}
-        if truth is not None:
-            by_name = [names[c] if c >= 0 else None for c in truth]
-            run["truth"] = pd.Series(by_name, found[2].index, object, table.label)
+        if (column := by_use[-1]) is not None:
+            by_name = [names[code] if code >= 0 else None for code in truth]
+            run["truth"] = pd.Series(by_name, column.index, object, table.label)
         if asked.checkpoint is not None:
             run["checkpoint"] = asked.checkpoint
         fit = card.routine(**given.data, **options, **run)

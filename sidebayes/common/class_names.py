@@ -134,17 +134,24 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
         found = found[numbers != -1]
     if not len(found):
         raise ValueError(f"{name} names no class of any point; name some, or leave it out")
-    text = np.array([isinstance(value, str) for value in found], bool)
-    odd = (text != text[0]) | [not np.isscalar(value) for value in found]
-    if found.dtype == object and odd.any():
-        first, row = np.flatnonzero(known)[[0, np.argmax(odd)]].tolist()
-        raise TypeError(
-            f"{name} mixes names with other things, {array[first]!r} in row {first} and {array[row]!r} in "
-            f"row {row} (from 0 on); give names or whole numbers throughout"
-        )
+    if found.dtype == object:
+        _refuse_mixed(name, found.set_axis(np.flatnonzero(known)))
     out = np.full(len(array), -1, np.int64)
     out[known], names = pd.factorize(found, sort=True)
     return out, np.asarray(names)
+
+
+def _refuse_mixed(name: str, found: pd.Series) -> None:
+    """Refuse names beside something else; the index of the series has the rows."""
+    text = np.array([isinstance(value, str) for value in found], bool)
+    odd = (text != text[0]) | [not np.isscalar(value) for value in found]
+    if odd.any():
+        shown = found.iloc[sorted({0, int(np.argmax(odd))})]
+        told = " and ".join(f"{value!r} in row {row}" for row, value in shown.items())
+        raise TypeError(
+            f"{name} mixes names with other things, {told} (from 0 on); give names or whole numbers "
+            "throughout"
+        )
 
 
 def is_mark(value: Any, others: Collection[Any] = ()) -> bool:
