@@ -17,7 +17,6 @@ __all__ = [
     "check_class_names",
     "class_codes",
     "class_indices",
-    "is_mark",
     "named_classes",
     "warn_of_marks",
 ]
@@ -154,7 +153,7 @@ def _refuse_mixed(name: str, found: pd.Series) -> None:
         )
 
 
-def is_mark(value: Any, others: Collection[Any] = ()) -> bool:
+def _is_mark(value: Any, others: Collection[Any]) -> bool:
     """Whether a name among others looks like the mark of a missing value; "-" beside "+" is a class."""
     return (
         isinstance(value, str)
@@ -178,7 +177,7 @@ def warn_of_marks(name: str, codes: NDArray[np.int64], names: Sequence[Any] | ND
     marks = [
         f"{one!r} in {number} of {len(codes)} rows"
         for one, number in zip(given, counts, strict=True)
-        if number and is_mark(one, given)
+        if number and _is_mark(one, given)
     ]
     if marks:
         warn_user(

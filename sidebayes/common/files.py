@@ -350,8 +350,11 @@ def read_table(path: Any) -> pd.DataFrame:
         raise ValueError(f"{path} could not be read as a table ({_unreadable(error)}") from error
     longer = any(issubclass(one.category, pd.errors.ParserWarning) for one in caught)
     _refuse_misread(path, list(map(str, table.columns)), longer)
-    # pandas renames columns that repeat
-    refuse_odd_names(header.iloc[0].dropna().str.strip().tolist(), f"the columns of {path.name}")
+    written = header.iloc[0].dropna().str.strip()
+    named = written[pd.to_numeric(written, errors="coerce").isna()]  # numbers are no names at all
+    refuse_odd_names(
+        named.tolist(), f"the columns of {path.name}"
+    )  # pandas renames those that repeat
     return _with_codes(path, table)
 
 

@@ -141,3 +141,11 @@ def test_rows_of_tables_without_lines_are_counted(tmp_path):
     table = pd.DataFrame({"u": [None, "1.5", "5%"], "day": pd.to_datetime(["2024-01-01"] * 3)})
     assert no_numbers(table, tmp_path / "a.parquet") == " ('u' holds '5%' in row 2 (from 0 on))"
     assert no_numbers(table[["day"]], None) == ""
+
+
+def test_numbers_that_repeat_in_the_first_line_are_no_names(tmp_path):
+    (tmp_path / "table.csv").write_text("0,0,2\n3,4,5\n")
+    with pytest.raises(
+        ValueError, match="is taken for the names of columns, and these are numbers"
+    ):
+        load_dataset(str(tmp_path / "table.csv"))
