@@ -238,7 +238,8 @@ def fit_method(
     source: Annotated[
         str | None,
         typer.Option(
-            help="Data set of another domain, with its classes in the column of --label, or else of --known.",
+            help="Data set of another domain, with its classes in the column of --label, or else of --known; "
+            "DATA need not have the column of --label then.",
             autocompletion=data_sets,
             rich_help_panel=_SIDE,
         ),
@@ -276,7 +277,13 @@ def fit_method(
     asked = {name: value for name, value in locals().items() if name not in ("out", "labels")}
     import sidebayes
 
-    from .commands.fitting import Asked, fit_asked, refuse_overwriting, write_labels
+    from .commands.fitting import (
+        Asked,
+        fit_asked,
+        need_labels,
+        refuse_overwriting,
+        write_labels,
+    )
     from .common.files import HDF5, check_replaceable, check_writable
 
     read = {"DATA": data, "--source": source, "--subjects": subjects, "--links": links}
@@ -285,6 +292,7 @@ def fit_method(
     if out is not None:
         check_writable(out, replaces=HDF5)
     if labels is not None:
+        need_labels(labels, method)
         check_replaceable(labels, ["cluster", "cluster_0"])
     for name in ("drop", "columns", "formula", "option", "setting"):
         asked[name] = asked[name] or ()

@@ -21,7 +21,7 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
 from .common.arrays import name_array
-from .common.class_names import class_codes
+from .common.class_names import class_codes, warn_of_marks
 from .common.warnings import warn_user
 from .estimator_arguments import (
     CLASSIFIERS,
@@ -281,6 +281,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             check_num_clusters(self.n_components, len(x), "n_components")
         first = np.unique(codes, return_index=True)[1][int((codes < 0).any()) :]
         self.classes_ = np.asarray([np.asarray(y)[row] for row in first])
+        warn_of_marks("y", codes, self.classes_.tolist())
         number = len(first)
         if number == 1:
             raise ValueError(

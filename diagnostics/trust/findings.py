@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 
 from ..fitted import AskedFit, Fitted
+from ..names import in_a_row
 from .estimates import interval, number
+from .modes import same_data
 from .scores import scores_of
 
 __all__ = ["agreement", "finding", "lead_of", "wrong_links"]
@@ -58,10 +60,14 @@ def lead_of(fits: Mapping[str, AskedFit], findings: Mapping[str, str]) -> str:
     scores = {name: score for name, fit in fits.items() if (score := agreement(fit)) is not None}
     if len(scores) > 1:
         best, worst = (pick(scores, key=scores.__getitem__) for pick in (max, min))
+        is_one = len({same_data(fits[name]) for name in scores}) == 1
         if scores[best] - scores[worst] < _SAME:
-            return f"All agree with the known classes to the same degree, {_index(scores[best])}."
+            who = "All" if len(scores) == len(fits) else in_a_row(f"“{name}”" for name in scores)
+            whose = "the" if is_one else "their"
+            return f"{who} agree with {whose} known classes to the same degree, {_index(scores[best])}."
+        whose = "the" if is_one else "its"
         return (
-            f"“{best}” agrees best with the known classes ({_index(scores[best])}), “{worst}” least "
+            f"“{best}” agrees best with {whose} known classes ({_index(scores[best])}), “{worst}” least "
             f"({_three(scores[worst])})."
         )
     trusted = (name for name, fit in fits.items() if fit.verdict[0] == "good")

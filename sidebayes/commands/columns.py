@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sidebayes.data.datasets import load_frame
-from sidebayes.data.frames import need_columns, read_features
+from sidebayes.data.datasets import file_of, load_frame
+from sidebayes.data.frames import PLAIN, need_columns, no_numbers, read_features
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
-from ..common.class_names import class_codes
-from ..common.columns import of_codes
+from ..common.class_names import named_classes
 
 __all__ = ["NamedTable", "by_group", "group_names", "named_labels", "number_classes"]
 
@@ -48,12 +47,17 @@ class NamedTable:
         drop: Sequence[str],
         units: Sequence[str] = (),
         known: str | None = None,
+        *,
+        needs_label: bool = True,
     ) -> NamedTable:
         """Read a data set; its classes are in the column ``label`` unless another is named.
 
-        `units` are columns with names of groups, and `known` is that of the classes that are known.
+        `units` are columns with names of groups, and `known` is that of the classes that are known. Where
+        no label is needed, that which is named may be of another table.
         """
         frame = load_frame(name, label, units, () if known is None else (known,))
+        if label is not None and label not in frame and not needs_label:
+            label = None
         need_columns(frame, [*drop, *([label] if label is not None else ())], name)
         if label in drop:
             raise ValueError(f"column {label!r} is given to --label and --drop; choose one")
@@ -79,19 +83,23 @@ class NamedTable:
     def features(self, used: Sequence[str]) -> pd.DataFrame:
         """Columns that are left: all but the classes, those dropped, and those used otherwise."""
         own = () if self.label is None else (self.label,)
-        found = read_features(self.frame, self.name, list({*own, *self.dropped, *used}))
+        left = list({*own, *self.dropped, *used})
+        found = read_features(self.frame, self.name, left, file_of(self.name))
         return self.complete(found)
 
     def complete(self, columns: pd.DataFrame) -> pd.DataFrame:
         """Columns as numbers; refuses text, and those with missing or infinite values."""
         text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
         if text:
+            # columns of groups have other rows than the file
+            place = file_of(self.name) if len(columns) == len(self.frame) else None
             raise ValueError(
-                f"{self.name}: columns {text} are not numbers{of_codes(columns[text])}; write numbers in "
-                "their place, or leave columns out by --drop"
+                f"{self.name}: columns {text} are not numbers{no_numbers(columns[text], place)}"
+                f"{PLAIN}; or leave columns out by --drop"
             )
         numbers = pd.DataFrame(
-            {name: columns[name].to_numpy(float, na_value=np.nan) for name in columns}
+            {name: columns[name].to_numpy(float, na_value=np.nan) for name in columns},
+            columns.index,
         )
         bad = ~np.isfinite(numbers.to_numpy())
         if bad.any():
@@ -105,7 +113,7 @@ class NamedTable:
 
 
 def by_group(column: pd.Series, groups: pd.Series, names: Any) -> pd.Series:
-    """Value of each group of rows, in the order of their names.
+    """Value of each group of rows, in the order of their names, which are the index.
 
     Raises
     ------
@@ -122,7 +130,7 @@ def by_group(column: pd.Series, groups: pd.Series, names: Any) -> pd.Series:
             f"leave it out by --drop {column.name}"
         )
     found = pairs.set_index("group")["value"].reindex(list(names))
-    return found.reset_index(drop=True).rename(str(column.name))
+    return found.rename(str(column.name))
 
 
 def group_names(groups: pd.Series) -> Any:
@@ -148,17 +156,36 @@ def number_classes(*columns: pd.Series | None) -> tuple[list[NDArray[np.int64] |
     given = [column for column in columns if column is not None]
     if not given:
         return [None for _ in columns], []
-    for column in given:
-        class_codes(column, f"column {column.name!r}")  # names the row of what is no class
+    found = [named_classes(column, f"column {column.name!r}") for column in given]
+    _refuse_mixed(given, [own for _, own in found])
     every = pd.concat(given, ignore_index=True)
-    codes = class_codes(every, "the columns of classes")
+    codes = named_classes(every, "the columns of classes")[0]
     parts = np.split(codes, np.cumsum([len(column) for column in given])[:-1])
     order = list(dict.fromkeys(code for part in parts for code in np.unique(part[part >= 0])))
     rank = np.full(len(order) + 1, -1)  # the last entry is that of -1, not known
     rank[order] = np.arange(len(order))
     numbered = iter(rank[part] for part in parts)
-    found = [None if column is None else next(numbered) for column in columns]
-    return found, [_plain(every[int(np.argmax(codes == code))]) for code in order]
+    alike = [None if column is None else next(numbered) for column in columns]
+    return alike, [_plain(every[int(np.argmax(codes == code))]) for code in order]
+
+
+def _refuse_mixed(columns: Sequence[pd.Series], names: Sequence[NDArray]) -> None:
+    """Refuse columns of which one names classes by text, and another by numbers."""
+    shown = [(column.name, _telling(own)) for column, own in zip(columns, names, strict=True)]
+    first, value = shown[0]
+    for name, other in shown[1:]:
+        if isinstance(other, str) != isinstance(value, str):
+            raise ValueError(
+                f"columns {first!r} and {name!r} name classes differently, such as {value!r} and {other!r}; "
+                "write the same names in both, all text or all whole numbers"
+            )
+
+
+def _telling(names: NDArray) -> Any:
+    """A name that shows whether names are text, rather than digits in a column of text."""
+    given = names.tolist()
+    text = (one for one in given if isinstance(one, str) and not one.isdecimal())
+    return next(text, given[0] if isinstance(given[0], str) else int(given[0]))
 
 
 def named_labels(

@@ -17,46 +17,25 @@ from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.runs.zoo import CARDS, find_card, make_engine
 
+from ..common.class_names import warn_of_marks
 from ..common.columns import did_you_mean
 from ..common.files import read_table, write_table
 from ..results.fit import Fit
+from .asked import Asked, check_asked
 from .columns import NamedTable, group_names, named_labels, number_classes
 from .given import Arguments, Given, from_columns, from_formula
 from .pairs import read_pairs
-from .side import check_link_flags, read_links, reveal
+from .side import read_links, reveal
 from .words import spoken
 
-__all__ = ["Asked", "Outcome", "fit_asked", "refuse_overwriting", "write_labels"]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the flags of `sidebayes fit` say; see its help."""
-
-    method: str
-    data: str
-    label: str | None
-    drop: Sequence[str]
-    columns: Sequence[str]
-    group: str | None
-    formula: Sequence[str]
-    survival: str | None
-    subjects: Path | None
-    standardize: bool
-    links: Path | None
-    num_links: int | None
-    flip_rate: float | None
-    weight: float | None
-    learn_reliability: bool
-    known: str | None
-    num_known: int | None
-    source: str | None
-    num_clusters: int | None
-    engine: str | None
-    option: Sequence[str]
-    setting: Sequence[str]
-    seed: int
-    checkpoint: Path | None
+__all__ = [
+    "Asked",
+    "Outcome",
+    "fit_asked",
+    "need_labels",
+    "refuse_overwriting",
+    "write_labels",
+]
 
 
 @dataclass(frozen=True)
@@ -90,18 +69,19 @@ def fit_asked(asked: Asked) -> Outcome:
     options = read_pairs("option", asked.option, card.fitted_by)
     runner = make_engine(asked.engine, card)
     settings = read_pairs("setting", asked.setting, type(runner))
-    _check(asked, to, options)
+    check_asked(asked, to, options)
     with spoken(_spelling(card, runner)):
         runner = _configured(runner, settings)
         columns = _columns(asked)
         units = _units_named(asked, to, columns)
-        table = NamedTable.read(asked.data, asked.label, asked.drop, units, asked.known)
+        table, domain = _tables(asked, units)
         given = _given(asked, to, table, columns, units)
         options = given.options | options
-        domain = None
-        if asked.source is not None:
-            domain = NamedTable.read(asked.source, asked.label, (), known=asked.known)
-        (source, known, truth), names = _classes(asked, to, table, given, domain)
+        by_use = _classes(asked, to, table, given, domain)
+        codes: Any
+        codes, names = number_classes(*by_use)
+        _warn_of_marks(by_use[:2], codes[:2], names)
+        source, known, truth = codes
         options |= _sizes(asked, to, len(names), options)
         if asked.learn_reliability:
             options |= _learned(to, options)
@@ -114,12 +94,14 @@ def fit_asked(asked: Asked) -> Outcome:
         elif asked.standardize:
             given.data[given.rest] = _standardized(given.data[given.rest])
         given.data.update(side)
-        by_name = truth if truth is None else [names[c] if c >= 0 else None for c in truth]
-        run: dict[str, Any] = {"engine": runner, "seed": asked.seed, "truth": by_name}
+        run: dict[str, Any] = {"engine": runner, "seed": asked.seed, "truth": None}
+        if (column := by_use[-1]) is not None:
+            by_name = [names[code] if code >= 0 else None for code in truth]
+            run["truth"] = pd.Series(by_name, column.index, object, table.label)
         if asked.checkpoint is not None:
             run["checkpoint"] = asked.checkpoint
-        found = card.routine(**given.data, **options, **run)
-    return Outcome(found, names, _units(given, to))
+        fit = card.routine(**given.data, **options, **run)
+    return Outcome(fit, names, _units(given, to))
 
 
 def refuse_overwriting(
@@ -146,14 +128,18 @@ def refuse_overwriting(
             raise ValueError(f"{flag} {path} is the file of {other} as well; name another file")
 
 
+def need_labels(path: Path, method: str) -> None:
+    """Refuse to write labels of a method that has none."""
+    if not Arguments(find_card(method)).has_labels:
+        raise ValueError(
+            f"--labels {path}: {method} puts nothing into clusters or classes, so there are no labels to "
+            "write; leave --labels out"
+        )
+
+
 def write_labels(path: Path, outcome: Outcome) -> None:
     """Write the label of each unit, its probabilities, and those of classes where rows have some."""
     found = outcome.fit
-    if not found.has_labels:
-        raise ValueError(
-            f"--labels {path}: {found.method} puts nothing into clusters or classes, so there are no "
-            "labels to write; leave --labels out"
-        )
     prob = found.responsibilities()
     columns: dict[str, Any] = {str(outcome.units.name): outcome.units, "cluster": found.labels()}
     columns |= {f"cluster_{k}": prob[:, k] for k in range(prob.shape[1])}
@@ -177,55 +163,6 @@ def _configured(engine: Any, settings: dict[str, Any]) -> Any:
             f"{did_you_mean(unknown[0], known)}; it has {known}"
         )
     return replace(engine, **settings)
-
-
-def _check(asked: Asked, to: Arguments, options: Mapping[str, Any]) -> None:
-    """Refuse flags that contradict each other, or for which the card has no use."""
-    if asked.checkpoint is not None and to.card.routine_path:
-        raise ValueError(
-            f"{to.card.name} is fitted in several runs, which share no checkpoint; leave --checkpoint out"
-        )
-    check_link_flags(asked.links, asked.num_links, asked.flip_rate, asked.weight)
-    has_links = asked.links is not None or asked.num_links is not None
-    if has_links:
-        to.role("links", "--links" if asked.links is not None else "--num-links")
-    if asked.learn_reliability and not has_links:
-        raise ValueError(
-            "--learn-reliability needs links; give --links or --num-links, or leave it out"
-        )
-    if asked.known is not None and asked.num_known is not None:
-        raise ValueError("both --known and --num-known are given; choose one")
-    if asked.known is not None or asked.num_known is not None:
-        to.role("labels", "--known" if asked.known is not None else "--num-known")
-    if asked.source is not None and to.option_of(SourceMixture) is None:
-        raise ValueError(f"{to.card.name} has no use for --source; leave it out")
-    by_formula = (("--survival", asked.survival), ("--subjects", asked.subjects))
-    for flag, value in by_formula:
-        if value is not None and not asked.formula:
-            raise ValueError(f"{flag} needs --formula beside it")
-    if asked.subjects is not None and asked.survival is None:
-        raise ValueError("--subjects is the table of --survival; give that too, or leave it out")
-    if asked.formula:
-        others: dict[str, Any] = {
-            "--group": asked.group,
-            "--columns": asked.columns,
-            "--standardize": asked.standardize,
-        }
-        for flag, given in others.items():
-            if given:
-                raise ValueError(
-                    f"{flag} beside --formula: the formula names the columns; leave out {flag}"
-                )
-    if asked.num_clusters is not None and "num_clusters" not in to.signature.options:
-        raise ValueError(f"{to.card.name} has no use for --num-clusters; leave it out")
-    for name in options:
-        if name == "num_clusters" and asked.num_clusters is not None:
-            raise ValueError("--num-clusters and --option num_clusters=... are one; give it once")
-        if name in to.signature:
-            raise ValueError(
-                f"--option {name}=...: {name} is data of {to.card.name}; see `sidebayes fit --help` "
-                "under Data and Side information"
-            )
 
 
 def _spelling(card: Any, engine: Any) -> dict[str, str]:
@@ -281,24 +218,49 @@ def _given(
     return given
 
 
+def _tables(asked: Asked, units: Sequence[str]) -> tuple[NamedTable, NamedTable | None]:
+    """The data, and those of the source domain; the column of --label may be in one of them alone."""
+    domain = None
+    if asked.source is not None:
+        domain = NamedTable.read(
+            asked.source, asked.label, (), known=asked.known, needs_label=False
+        )
+    elsewhere = domain is not None and domain.label == asked.label
+    table = NamedTable.read(
+        asked.data, asked.label, asked.drop, units, asked.known, needs_label=not elsewhere
+    )
+    return table, domain
+
+
 def _classes(
     asked: Asked, to: Arguments, table: NamedTable, given: Given, domain: NamedTable | None
-) -> Any:
-    """Classes of the source, those that are known, and those to score by, numbered alike."""
+) -> tuple[pd.Series | None, pd.Series | None, pd.Series | None]:
+    """Classes of the source, those that are known, and those to score by."""
     source = known = truth = None
     if domain is not None:
         source = domain.frame.get(asked.known) if domain.classes is None else domain.classes
         if source is None:
-            tried = " or ".join(map(repr, dict.fromkeys(filter(None, ("label", asked.known)))))
+            tried = [asked.label or "label", asked.known]
+            columns = " or ".join(map(repr, dict.fromkeys(filter(None, tried))))
             raise ValueError(
-                f"--source {asked.source} has no column {tried}; name the one with its classes by --label"
+                f"--source {asked.source} has no column {columns}; name the one with its classes by --label"
             )
+        source = source.rename(f"{source.name} of {domain.name}")
     if asked.known is not None:
         dim = to.signature.of_kind("labels")[0].dims[0]
         known = given.by_unit(table.pick("--known", asked.known), dim, to.signature)
     if table.classes is not None:
         truth = given.by_unit(table.classes, to.signature.unit_of(given.data), to.signature)
-    return number_classes(source, known, truth)
+    return source, known, truth
+
+
+def _warn_of_marks(
+    columns: Sequence[pd.Series | None], codes: Sequence[Any], names: Sequence[str]
+) -> None:
+    """Warn of classes to learn from that look like missing values; of others the fit warns."""
+    for column, own in zip(columns, codes, strict=True):
+        if column is not None:
+            warn_of_marks(f"column {column.name!r}", own, names)
 
 
 def _moved_from(

@@ -53,6 +53,11 @@ class Arguments:
         known = inspect.signature(self.card.fitted_by).parameters
         return [n for n in self.signature.options if known[n].default is inspect.Parameter.empty]
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether the method puts points into clusters or classes, which are named or found."""
+        return "num_clusters" in self.signature.options or bool(self.option_of(SourceMixture))
+
     def option_of(self, kind: type) -> str | None:
         """Name of the option whose values are of some type."""
         hints = get_type_hints(self.card.fitted_by)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 import sidebayes
 
+from ..common.warnings import warn_user
+
 __all__ = ["check_link_flags", "read_links", "reveal"]
 
 
@@ -42,7 +44,10 @@ def read_links(
 ) -> Any:
     """Links of a file, or simulated from classes; hard ones for a card that takes no others."""
     if links is not None:
-        return sidebayes.Links.read(links, num_units)
+        read = sidebayes.Links.read(links, num_units)
+        if not len(read):
+            warn_user(f"--links {links} holds no links, so that the fit has none")
+        return read
     if classes is None or num_links is None:
         raise ValueError(
             "there are no known classes to simulate links from; name their column by --label, or pass "

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from shlex import quote
 from typing import Any
 
 __all__ = ["in_flags", "spoken"]
+
+_OF_PYTHON = {
+    r"drop these rows, table\.dropna\(.*?\]\)": "delete them in the file",
+    r"drop rows with missing values, table\.dropna\(.*?\]\)": "delete rows with missing values",
+    r", by pandas\.to_datetime\(.*?\]\)": "",
+    r", such as by pandas\.read_csv\(.*?\)": "",
+    r", for instance by pandas\.read_csv\(.*?\)\.to_csv\(.*?\)": "",
+    r", such as table\.drop_duplicates\(.*?\)": "",
+    r", such as by pandas\.to_numeric\(.*?\]\), or into text, table.*?\.astype\(str\)": ", or into text",
+    r"(keep one of each)[,:] \w+\[np\..*?\)\[1\]\)\]": r"\1",
+    r"Subtract an offset, \w+ - .*?\), before": "Subtract an offset, such as the mean, before",
+}
+"""What to say instead of remedies that are code."""
 
 
 def in_flags(text: str, flags: Mapping[str, str]) -> str:
@@ -20,7 +35,8 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
     flags : mapping
         Flag by name of the argument: ``"--seed"``, or ``"--option covariance="``. A name that is an English
         word is replaced only where a value follows, and one in quotes nowhere. Of
-        ``drop=['a'] (--drop a on the command line)`` the latter is kept.
+        ``drop=['a'] (--drop a on the command line)`` the latter is kept. Remedies that are code of
+        Python are replaced by what helps in the file.
 
     Examples
     --------
@@ -28,6 +44,9 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
     '--num-clusters 9 for 5 points; give --num-clusters 3'
     """
     text = re.sub(r"\w+=(\[[^\]]*\])? \((--.*?) on the command line\)", r"\2", text)
+    text = re.sub(r"drop them, \w+\.drop\(columns=(\[.*?\])\)", _left_out, text)
+    for code, words in _OF_PYTHON.items():
+        text = re.sub(code, words, text)
     for name, flag in flags.items():
         text = re.sub(rf"\b[A-Z]\w+\(({name}=[^(),]*)\)", r"\1", text)  # EM(num_restarts=20)
         ending = flag if flag.endswith("=") else f"{flag} "
@@ -54,3 +73,8 @@ def spoken(flags: Mapping[str, str]) -> Iterator[None]:
         raise ValueError(in_flags(str(error), flags)) from error
     finally:
         warnings.showwarning = show
+
+
+def _left_out(found: re.Match[str]) -> str:
+    names = ast.literal_eval(found[1])
+    return f"leave them out by {' '.join(f'--drop {quote(name)}' for name in names)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .arrays import name_array, refuse_unwritable
+from .warnings import warn_user
 
-__all__ = ["check_class_names", "class_codes", "class_indices", "named_classes"]
+__all__ = [
+    "check_class_names",
+    "class_codes",
+    "class_indices",
+    "named_classes",
+    "warn_of_marks",
+]
+
+_MARKS = {"?", "-", "--", ".", "*", "unknown", "missing", "na", "n/a", "nan", "null", "<na>"}
+"""What often stands for a value that is missing, in small letters."""
 
 
 def check_class_names(names: Sequence[Any] | None) -> tuple[str, ...] | None:
@@ -51,6 +61,7 @@ def class_indices(
         See `named_classes`; or if a class is not among `names`.
     """
     codes, found = named_classes(values)
+    warn_of_marks("labels", codes, found)
     if found.dtype.kind in "iuf":
         return np.where(codes < 0, -1, found.astype(np.int64)[codes]), names
     own = check_class_names(found.tolist())
@@ -122,12 +133,57 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
         found = found[numbers != -1]
     if not len(found):
         raise ValueError(f"{name} names no class of any point; name some, or leave it out")
-    text = np.array([isinstance(value, str) for value in found], bool)
-    if found.dtype == object and (text.any() != text.all() or not all(map(np.isscalar, found))):
-        raise TypeError(f"{name} mixes names with other things; give names or whole numbers")
+    if found.dtype == object:
+        _refuse_mixed(name, found.set_axis(np.flatnonzero(known)))
     out = np.full(len(array), -1, np.int64)
     out[known], names = pd.factorize(found, sort=True)
     return out, np.asarray(names)
+
+
+def _refuse_mixed(name: str, found: pd.Series) -> None:
+    """Refuse names beside something else; the index of the series has the rows."""
+    text = np.array([isinstance(value, str) for value in found], bool)
+    odd = (text != text[0]) | [not np.isscalar(value) for value in found]
+    if odd.any():
+        shown = found.iloc[sorted({0, int(np.argmax(odd))})]
+        told = " and ".join(f"{value!r} in row {row}" for row, value in shown.items())
+        raise TypeError(
+            f"{name} mixes names with other things, {told} (from 0 on); give names or whole numbers "
+            "throughout"
+        )
+
+
+def _is_mark(value: Any, others: Collection[Any]) -> bool:
+    """Whether a name among others looks like the mark of a missing value; "-" beside "+" is a class."""
+    return (
+        isinstance(value, str)
+        and (value == "None" or value.strip().lower() in _MARKS)
+        and not (value.strip() == "-" and "+" in others)
+    )
+
+
+def warn_of_marks(name: str, codes: NDArray[np.int64], names: Sequence[Any] | NDArray) -> None:
+    """Warn of classes that are called like a missing value, such as "?"; they stay classes.
+
+    Parameters
+    ----------
+    name : str
+        What holds the classes, for messages.
+    codes, names : ndarray
+        See `named_classes`.
+    """
+    given = list(names)
+    counts = np.bincount(codes[codes >= 0], minlength=len(given)).tolist()
+    marks = [
+        f"{one!r} in {number} of {len(codes)} rows"
+        for one, number in zip(given, counts, strict=True)
+        if number and _is_mark(one, given)
+    ]
+    if marks:
+        warn_user(
+            f"{name} holds {' and '.join(marks)}, which is read as the name of a class; where it means that "
+            "the class is not known, leave the entry blank or write -1 in its place"
+        )
 
 
 def _unknown_text(array: NDArray, known: NDArray) -> NDArray[np.bool_]:

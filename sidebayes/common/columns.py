@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 __all__ = [
+    "ColumnsError",
+    "by_name",
     "column_names",
     "column_order",
     "did_you_mean",
+    "first_odd",
     "of_codes",
     "of_complex",
     "of_text",
@@ -29,6 +33,29 @@ _DAY = r"(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4}|\d\d?/\d\d?/\d\d)"
 _DATE = rf"\s*{_DAY}([T ]+\d\d?:\d\d[\d:.,]*\s*(Z|[AaPp][Mm]|[-+]\d\d:?\d\d)?)?\s*"
 _WITH_COMMA = r"\s*[-+]?\d+([.]\d{3})*(,\d+)?\s*"
 """What dates, and numbers with decimal commas, look like in text."""
+
+
+class ColumnsError(ValueError):
+    """Columns of a table that are refused, by number where only the array is at hand; see `by_name`.
+
+    Parameters
+    ----------
+    say : callable
+        Words the message, given the names of all columns, or None where they have none.
+    """
+
+    def __init__(self, say: Callable[[Sequence[str] | None], str]) -> None:
+        super().__init__(say(None))
+        self.say = say
+
+
+@contextmanager
+def by_name(columns: Sequence[str] | None) -> Iterator[None]:
+    """Make a `ColumnsError` a plain error, which speaks of columns by name if they have names."""
+    try:
+        yield
+    except ColumnsError as error:
+        raise ValueError(error.say(columns)) from None  # processes pass on plain errors only
 
 
 def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
@@ -135,6 +162,12 @@ def of_codes(columns: pd.DataFrame) -> str:
                 f" ({name!r} holds codes such as {code}; write numbers without zeros before them)"
             )
     return ""
+
+
+def first_odd(column: pd.Series) -> int | None:
+    """Number of the first row with an entry that is no number; None where there is none."""
+    odd = (column.notna() & pd.to_numeric(column, errors="coerce").isna()).to_numpy()
+    return int(np.argmax(odd)) if odd.any() else None
 
 
 def of_times(column: pd.Series) -> str | None:

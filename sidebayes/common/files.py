@@ -18,6 +18,8 @@ from typing import Any
 import h5py
 import pandas as pd
 
+from .columns import refuse_odd_names
+
 __all__ = [
     "HDF5",
     "PAGE",
@@ -343,15 +345,31 @@ def read_table(path: Any) -> pd.DataFrame:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             table = pd.read_csv(path, index_col=False)
+            header = pd.read_csv(path, index_col=False, header=None, nrows=1, dtype=str)
     except Exception as error:  # pandas and pyarrow have errors of many kinds
-        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-        raise ValueError(
-            f"{path} could not be read as a table ({reason}); give a whole file, with names of columns in "
-            "its first line if it is CSV"
-        ) from error
+        raise ValueError(f"{path} could not be read as a table ({_unreadable(error)}") from error
     longer = any(issubclass(one.category, pd.errors.ParserWarning) for one in caught)
     _refuse_misread(path, list(map(str, table.columns)), longer)
+    written = header.iloc[0].dropna().str.strip()
+    named = written[pd.to_numeric(written, errors="coerce").isna()]  # numbers are no names at all
+    refuse_odd_names(
+        named.tolist(), f"the columns of {path.name}"
+    )  # pandas renames those that repeat
     return _with_codes(path, table)
+
+
+def _unreadable(error: Exception) -> str:
+    """Why a file is no table, the rest of a bracket, and what to do about it."""
+    reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+    if isinstance(error, UnicodeError):
+        return "it is not in UTF-8); save it as CSV in UTF-8"
+    if longer := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", reason):
+        expected, line, seen = longer.groups()
+        return (
+            f"line {line} has {seen} entries, and the lines before it {expected}); correct that line, with "
+            "quotes around text that holds a comma"
+        )
+    return f"{reason}); give a whole file, with names of columns in its first line if it is CSV"
 
 
 def _with_codes(path: Path, table: pd.DataFrame) -> pd.DataFrame:
@@ -380,6 +398,11 @@ def _refuse_misread(path: Path, names: list[str], longer: bool) -> None:
                 f"numbers, for instance by pandas.read_csv(path, sep={sign!r}, decimal=...).to_csv(path, "
                 "index=False)"
             )
+    if longer and names[0].startswith("#"):
+        raise ValueError(
+            f"the first line of {path} is a comment, {names[0]}; delete it, so that the names of the columns "
+            "come first"
+        )
     if longer:
         columns = "1 column" if len(names) == 1 else f"{len(names)} columns"
         raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from .columns import ColumnsError
 from .warnings import warn_user
 
 __all__ = ["check_precision", "listed", "refuse_huge", "refuse_tiny", "warn_of_far_rows"]
@@ -89,11 +90,17 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
     if len(bad):
         first = bad[0]
         finer = "" if coarse == np.dtype(float) else ", or use float64 from the start"
-        raise ValueError(
-            f"{name} has values near {size[first]:.3g} that differ by {width[first]:.3g} at most in column "
-            f"{listed(bad)}; {coarse} rounds them to steps of {step[first]:.2g}. Subtract an offset, "
+        near = f"{name} has values near {size[first]:.3g} that differ by {width[first]:.3g} at most in column"
+        remedy = (
+            f"{coarse} rounds them to steps of {step[first]:.2g}. Subtract an offset, "
             f"{name} - {name}.mean(axis=0), before they are rounded{finer}"
         )
+        raise ColumnsError(lambda names: f"{near} {_columns(bad, names)}; {remedy}")
+
+
+def _columns(numbers: NDArray, names: Sequence[str] | None) -> str:
+    """Columns by name, or by number where they have no names."""
+    return listed(numbers if names is None else [repr(names[n]) for n in numbers])
 
 
 def _too_near(name: str, where: str, width: float, dtype: str) -> ValueError:
@@ -117,6 +124,7 @@ def warn_of_far_rows(
     frames: NDArray[np.int64] | None = None,
     reference_frames: NDArray[np.int64] | None = None,
     by_length: bool = False,
+    names: Sequence[str] | None = None,
 ) -> None:
     """Warn of rows that lie further from all others than measurements do, such as fill values.
 
@@ -134,6 +142,8 @@ def warn_of_far_rows(
         Number of the frame of each row, whose place and unit do not count.
     by_length : bool
         Look at the lengths of the rows, and not at single values.
+    names : sequence of str, optional
+        Of the columns.
     """
     if by_length:
         known = None if reference is None else _lengths(reference)
@@ -152,7 +162,7 @@ def warn_of_far_rows(
     if not ((largest - middle > most) | (middle - least > most)).any():
         return
     rows, columns = np.nonzero(np.abs(flat - middle) > most)
-    column = f" in column {columns[0]}" if values.ndim > 1 else ""
+    column = f" in column {_columns(columns[:1], names)}" if values.ndim > 1 else ""
     first = values.reshape(flat.shape)[rows[0], columns[0]]
     named = np.unique(rows if numbers is None else numbers[rows])
     warn_user(

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..common.class_names import class_codes
+from ..common.class_names import class_codes, named_classes, warn_of_marks
 from ..common.fields import check_integer
 from ..common.folders import cache_folder, is_private
 from .frames import need_columns, read_features, read_frame, with_names
 
-__all__ = ["ENDINGS", "Dataset", "load_dataset", "load_frame", "names"]
+__all__ = ["ENDINGS", "Dataset", "file_of", "load_dataset", "load_frame", "names"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +225,7 @@ def load_dataset(
     if label is not None and not isinstance(label, str):
         raise TypeError(f"label = {label!r:.60}; pass the name of a column")
     drop = [drop] if isinstance(drop, str) else list(drop)
-    path = _file_of(name)
+    path = file_of(name)
     if path is not None:
         return _read(path, label, drop)
     if name in _MEASURED:
@@ -276,7 +276,7 @@ def load_frame(
     units, classes : sequence of str
         Columns with names; see `with_names`.
     """
-    path = _file_of(name)
+    path = file_of(name)
     if path is not None:
         return with_names(read_frame(path), path, units, [*classes, label or "label"])
     label = label if name in _MEASURED else None  # no other has several kinds of classes
@@ -285,7 +285,7 @@ def load_frame(
     return frame if found.labels is None else frame.assign(**{label or "label": found.labels})
 
 
-def _file_of(name: str) -> Path | None:
+def file_of(name: str) -> Path | None:
     """File of a table, None for other data sets."""
     if name.endswith(ENDINGS):
         return Path(name)
@@ -312,8 +312,12 @@ def _read(path: Path, label: str | None, drop: Sequence[str]) -> Dataset:
         label = "label"
     used = [*drop, *([label] if label is not None else ())]
     table = with_names(table, path, classes=used[len(drop) :])
-    features = read_features(table, path.name, used)
-    codes = None if label is None else class_codes(table[label], f"column {label!r} of {path.name}")
+    features = read_features(table, path.name, used, path)
+    codes = None
+    if label is not None:
+        column = f"column {label!r} of {path.name}"
+        codes, found = named_classes(table[label], column)
+        warn_of_marks(column, codes, found)
     x = features.to_numpy(float, na_value=np.nan)
     return Dataset(path.name.partition(".")[0], x, codes, list(features.columns))
 

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.groups import Groups
 
-from ..common.columns import column_names, of_times
+from ..common.columns import column_names, first_odd, of_times
 from ..common.warnings import warn_user
 from .formula_parts import (
     EXAMPLE,
@@ -71,7 +71,7 @@ class Design(Mapping[str, Any]):
             rows.append(own)
             self._matrices.append(_evaluate(formula, parts, self._group, own))
         y = np.concatenate(
-            [_outcome(m[0], p) for m, p in zip(self._matrices, self._parts, strict=True)]
+            [_outcome(*each) for each in zip(self._matrices, self._parts, rows, strict=True)]
         )
         self._data = {"y": y} | self._stacked([m[1:] for m in self._matrices], rows)
         self._data["covariance"] = self._structure()
@@ -343,10 +343,20 @@ _WIDTH = 2.5
 """Prior deviation of log hazard ratios of columns and effects of unit width."""
 
 
-def _outcome(response: Any, parts: Parts) -> np.ndarray:
+def _outcome(matrices: tuple[Any, ...], parts: Parts, table: pd.DataFrame) -> np.ndarray:
+    response = matrices[0]
     values = np.asarray(response.design_matrix)
     if response.kind != "numeric" or values.size != len(values):
-        raise ValueError(f"the response {parts.output!r} is no column of numbers; encode it as one")
+        odd = first_odd(table[parts.output]) if parts.output in table else None
+        where = (
+            ""
+            if odd is None
+            else (f": row {table.index[odd]} holds {table[parts.output].iloc[odd]!r}")
+        )
+        raise ValueError(
+            f"the response {parts.output!r} is no column of numbers{where}; write a number in every row, or "
+            "drop rows without one"
+        )
     return values.astype(float).reshape(-1)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -10,15 +13,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..common.columns import of_codes, refuse_odd_names
+from ..common.columns import first_odd, of_codes, refuse_odd_names
 
-__all__ = ["need_columns", "read_features", "read_frame", "with_names"]
+__all__ = ["need_columns", "no_numbers", "place_of", "read_features", "read_frame", "with_names"]
+
+_CSV = (".csv", ".csv.gz")
 
 _OF_ROWS = ("id", "index", "row", "row.names", "row_names", "rowname", "rownames")
 """Names that columns of row numbers have in files of R, pandas and others."""
 
 _WHOLE = r"-?(0|[1-9][0-9]{0,14})([.]0+)?"
 """A whole number that floats hold exactly, written without zeros before it."""
+
+PLAIN = "; write plain numbers, such as 1234.5, and leave an entry blank where its value is missing"
+"""How columns are written that should be numbers."""
+
+_TOLD = 3
+"""Columns of which a message says what they hold."""
 
 _MANY = 5
 """Rows from which on a measurement does not count them by chance."""
@@ -64,7 +75,7 @@ def with_names(
         Columns; those that the table lacks are left to other checks.
     """
     wanted = [name for name in dict.fromkeys([*units, *classes]) if name in table]
-    if not wanted or not path.name.endswith((".csv", ".csv.gz")):
+    if not wanted or not path.name.endswith(_CSV):
         return table
     places = sorted(map(list(table).index, wanted))
     text = pd.read_csv(path, index_col=False, usecols=places, dtype=str, keep_default_na=False)
@@ -107,11 +118,36 @@ def need_columns(table: pd.DataFrame, names: Sequence[str], file: str) -> None:
             raise ValueError(f"{file} has no column {name!r}; it has {list(table.columns)}")
 
 
-def read_features(table: pd.DataFrame, file: str, used: Sequence[str] = ()) -> pd.DataFrame:
+def place_of(row: int, path: Path | None) -> str:
+    """A row of a table for messages: the line of its file where that is CSV."""
+    if path is None or not path.name.endswith(_CSV):
+        return f"row {row} (from 0 on)"
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", newline="") as file:
+        reader = csv.reader(file)
+        lines = (reader.line_num for cells in reader if len(cells) > 1 or "".join(cells).strip())
+        return f"line {next(islice(lines, row + 1, None))}"
+
+
+def no_numbers(columns: pd.DataFrame, path: Path | None) -> str:
+    """Where some columns hold something else than numbers, in brackets; empty where this cannot be said."""
+    if codes := of_codes(columns):
+        return codes
+    rows = {name: row for name in columns if (row := first_odd(columns[name])) is not None}
+    told = [
+        f"{name!r} holds {columns[name].iloc[row]!r} in {place_of(row, path)}"
+        for name, row in list(rows.items())[:_TOLD]
+    ]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def read_features(
+    table: pd.DataFrame, file: str, used: Sequence[str] = (), path: Path | None = None
+) -> pd.DataFrame:
     """Columns that are features: all but those that are used otherwise or left out.
 
     A column that looks like a number of the row is pointed out by a warning, and left out where it is
-    the first and has no name.
+    the first and has no name. `path` is that of the table, if it has one, for messages.
 
     Raises
     ------
@@ -131,9 +167,9 @@ def read_features(table: pd.DataFrame, file: str, used: Sequence[str] = ()) -> p
     if wrong:
         why = "are not numbers" if text else "have no name"
         raise ValueError(
-            f"{file}: columns {wrong} {why}{of_codes(features[text])}. The one that holds the classes is "
-            "named by label= (--label on the command line), those to leave out by drop= (--drop on the "
-            "command line)"
+            f"{file}: columns {wrong} {why}{no_numbers(features[text], path)}. If one holds the classes, "
+            f"name it by label= (--label on the command line){PLAIN * bool(text)}; or leave columns out by "
+            "drop= (--drop on the command line)"
         )
     for column in map(str, features):
         is_called = column.lower() in _OF_ROWS

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..common.class_names import named_classes
+from ..common.class_names import named_classes, warn_of_marks
 from ..common.columns import column_names, column_order, refuse_odd_names
 from ..common.magnitudes import listed, refuse_huge
 
@@ -221,19 +221,29 @@ def check_names(names: Any, num_features: int) -> tuple[str, ...]:
 
 
 def check_truth(
-    truth: Any, num_points: int, class_names: Sequence[str] = ()
+    truth: Any,
+    num_points: int,
+    class_names: Sequence[str] = (),
+    groups: tuple[str, int] | None = None,
 ) -> NDArray[np.int64] | None:
     """Check known classes, used only to score a fit; returns them numbered from 0, -1 if unknown.
 
     They are numbered as the classes that the model learns, `class_names`, and others after these, in sorted
-    order.
+    order. Where groups of rows have classes, `groups` is their argument and the number of rows.
     """
     if truth is None:
         return None
     codes, found = named_classes(truth, "truth")
+    column = getattr(truth, "name", None)
+    warn_of_marks("truth" if column is None else f"truth, column {column!r},", codes, found)
     if codes.shape != (num_points,):
+        unit, rows = groups or ("points", None)
+        remedy = ""
+        if codes.shape == (rows,):
+            remedy = f"; these are by row, take pandas.Series(truth).groupby({unit}).first()"
         raise ValueError(
-            f"truth has shape {codes.shape}, expected ({num_points},), one class per point"
+            f"truth has shape {codes.shape}, expected ({num_points},), one class for each of the {unit}"
+            f"{remedy}"
         )
     names = list(map(str, found.astype(np.int64) if found.dtype.kind in "iuf" else found))
     order = [*class_names, *(name for name in names if name not in class_names)]

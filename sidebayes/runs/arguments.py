@@ -15,10 +15,11 @@ from sidebayes.guides.engines.problem.honoured import IntegersNeededError
 from sidebayes.guides.engines.problem.values import check_integers
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import names_of_classes
 
-from ..common.columns import column_names
+from ..common.columns import by_name, column_names
 from ..common.fields import check_seed
 from ..common.magnitudes import check_precision, warn_of_far_rows
 from ..data.shapes.landmark_checks import covariate_column
@@ -348,14 +349,18 @@ def read_run(
     for role in signature.of_kind("table"):
         if (values := tables.get(one := role.name)) is None:
             continue
-        check_precision(one, values, dtype)
+        own = columns.get(one)
+        with by_name(own):
+            check_precision(one, values, dtype)
         if stream is not None and values.shape == stream.sample.shape:
-            warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows)
+            warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows, names=own)
         else:
             frames = getattr(read.data.get(role.own_frame), "codes", None)
-            warn_of_far_rows(one, values, frames=frames, by_length=role.of_kernel)
+            warn_of_far_rows(one, values, frames=frames, by_length=role.of_kernel, names=own)
     unit = signature.unit_of(read.data) or ""
     checks.check_order("truth", truth, unit, read.data)
+    owner = read.data.get(unit)
+    groups = (unit, len(owner.codes)) if isinstance(owner, Groups) else None
     return Run(
         method=name,
         model=model,
@@ -364,7 +369,7 @@ def read_run(
         engine=runner,
         seed=seed,
         dtype=dtype,
-        truth=check_truth(truth, read.sizes.get(unit, 0), _classes_by_name(read)),
+        truth=check_truth(truth, read.sizes.get(unit, 0), _classes_by_name(read), groups),
         feature_names=features,
         columns=columns,
         checkpoint=checkpoint,

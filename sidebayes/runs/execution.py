@@ -230,7 +230,7 @@ def _check(run: Run) -> None:
     problems.check_names(problem)
     problems.check_observed(problem, run.method)
     problems.check_bounded(problem, run.engine)
-    problems.check_blocks(problem)
+    problems.check_blocks(problem, run.columns)
     check_symmetries(problem, run.seed)
     if run.card is None:
         check_values(problem)

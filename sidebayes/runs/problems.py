@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +50,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..common.arrays import refuse_unwritable
+from ..common.columns import by_name
 from ..common.warnings import warn_user
 from .checks import as_annotated
 
@@ -162,10 +163,11 @@ def _same_shape(value: Any, data: Any) -> bool:
     return isinstance(data, jax.Array) and jnp.shape(value) == data.shape
 
 
-def check_blocks(problem: Problem) -> None:
-    """Have blocks look at the data that they describe."""
+def check_blocks(problem: Problem, columns: Mapping[str, Sequence[str]]) -> None:
+    """Have blocks look at the data that they describe; errors name columns that have names."""
     for block, name, data in _described(problem, Checking):
-        block.check(name, data)
+        with by_name(columns.get(name)):
+            block.check(name, data)
 
 
 def _described(problem: Problem, kind: type) -> Iterator[tuple[Any, str, np.ndarray]]:

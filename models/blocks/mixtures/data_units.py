@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,7 +17,9 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 from numpyro.primitives import apply_stack
 
+from sidebayes.common.columns import ColumnsError
 from sidebayes.common.dependence import dependent_columns, say_dependent
+from sidebayes.common.magnitudes import listed
 
 __all__ = [
     "Rescaled",
@@ -70,19 +74,26 @@ def refuse_constant(name: str, values: np.ndarray, may_be: Collection[int] = ())
     if len(constant):
         number = known.sum(axis=0)[constant]
         parts = {
-            "constant features": constant[number > 1],
-            "features of one known value": constant[number == 1],
-            "features without any value": constant[number == 0],
+            "constant features": constant[number > 1].tolist(),
+            "features of one known value": constant[number == 1].tolist(),
+            "features without any value": constant[number == 0].tolist(),
         }
-        told = [
-            f"{what}, in columns {', '.join(map(str, some[:5]))}{', ...' * (len(some) > 5)}"
-            for what, some in parts.items()
-            if len(some)
-        ]
-        raise ValueError(
-            f"{name} has {'; '.join(told)}; they say nothing about clusters: drop them, "
-            f"{name}[:, np.nanmax({name}, axis=0) > np.nanmin({name}, axis=0)]"
-        )
+        raise ColumnsError(partial(_say_constant, name, parts))
+
+
+def _say_constant(
+    name: str, parts: Mapping[str, Sequence[int]], columns: Sequence[str] | None
+) -> str:
+    """Which features say nothing, by kind of fault, and how to drop them."""
+    own = {
+        what: [repr(columns[n]) if columns else str(n) for n in some]
+        for what, some in parts.items()
+    }
+    told = [f"{what}, in columns {listed(some)}" for what, some in own.items() if some]
+    remedy = f"{name}[:, np.nanmax({name}, axis=0) > np.nanmin({name}, axis=0)]"
+    if columns:
+        remedy = f"{name}.drop(columns=[{', '.join(chain(*own.values()))}])"
+    return f"{name} has {'; '.join(told)}; they say nothing about clusters: drop them, {remedy}"
 
 
 def remark_on_dependent(name: str, values: np.ndarray, num_cells: int) -> str | None:

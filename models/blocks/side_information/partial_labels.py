@@ -35,8 +35,9 @@ class PartialLabels:
     ----------
     values : array_like or data frame
         Class indices of shape (num_points,), -1 or a missing value where unknown; or names of classes,
-        as `class_codes` takes them; or a boolean mask of shape (num_points, num_classes) of the classes
-        that each point may have, as a data frame with the names of the classes.
+        as `class_codes` takes them, with a warning of those like "?" and "unknown"; or a boolean mask of
+        shape (num_points, num_classes) of the classes that each point may have, as a data frame with the
+        names of the classes.
     names : sequence of str, optional
         Names of the classes, in order of their index. By default those in `values`, in sorted order.
 

@@ -107,6 +107,22 @@ def test_tables_that_cannot_be_read(tmp_path, monkeypatch):
         read_table(tmp_path / "a.parquet")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("größe,b\n1,2\n".encode("latin-1"), "it is not in UTF-8.; save it as CSV in UTF-8"),
+        ("a,b\n1,2\n".encode("utf-16"), "it is not in UTF-8.; save it as CSV in UTF-8"),
+        (b"a,b\n1,2\n1,2,3,4\n", "line 3 has 4 entries, and the lines before it 2.; correct that"),
+        (b"# made by X\na,b\n1,2\n", "first line of .* is a comment, # made by X; delete it"),
+        (b"a,b, a\n1,2,3\n", r"the columns of table.csv repeat \['a'\]; give every one a name"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(content, message, tmp_path):
+    (tmp_path / "table.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "table.csv")
+
+
 @pytest.mark.parametrize("ending", TABLES)
 def test_tables_come_back(tmp_path, ending):
     table = pd.DataFrame({"i": [0, 1], "weight": [1.5, np.inf]})

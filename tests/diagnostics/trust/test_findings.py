@@ -106,7 +106,17 @@ def test_the_lead_is_about_the_fits():
     assert text.startswith(
         "“b” agrees best with the known classes (adjusted Rand index 1.000), “a”"
     )
-    assert "same degree, adjusted Rand index 1.000" in lead_of({"a": best, "b": best}, found)
+    alike = "with the known classes to the same degree, adjusted Rand index 1.000."
+    assert lead_of({"a": best, "b": best}, found) == f"All agree {alike}"
+    without = FakeFit(best.tree.copy())
+    without.tree["observed_data"] = xr.DataTree(best.tree["observed_data"].to_dataset()[["x"]])
+    fits = {"a": best, "b": best, "c": without}
+    assert lead_of(fits, found) == f"“a” and “b” agree {alike}"
+    other = FakeFit(best.tree.copy(deep=True))
+    other.tree["observed_data"]["x"][:] += 1
+    assert lead_of({"a": best, "b": other}, found).startswith("All agree with their known classes")
+    other.tree["responsibilities"]["labels"][:8] = 2
+    assert "“a” agrees best with its known classes" in lead_of({"a": best, "b": other}, found)
     unknown = [FakeFit(fit.tree.copy()) for fit in (best, worst)]
     for fit in unknown:
         fit.tree["observed_data"] = xr.DataTree(fit.tree["observed_data"].to_dataset()[["x"]])

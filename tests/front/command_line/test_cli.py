@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from sidebayes.guides.engines.plumbing import checkpoint
+from sidebayes.models.blocks.side_information.groups import check_order_of_groups
 from typer.testing import CliRunner
 
 import sidebayes
 from sidebayes.cli import app
 from sidebayes.commands import doctor
 from sidebayes.commands.columns import NamedTable, by_group, number_classes
-from sidebayes.commands.fitting import Outcome, write_labels
+from sidebayes.commands.fitting import Outcome
 from sidebayes.commands.words import in_flags
 from sidebayes.runs.arguments import read_arguments
 from sidebayes.runs.cards import Card
@@ -254,12 +255,6 @@ def test_labels_are_written(tables):
     assert moved.options["source"].class_names == moved.class_names == ("no", "yes")
 
 
-def test_labels_that_there_are_none_of(tmp_path):
-    without = Outcome(SimpleNamespace(has_labels=False, method="some"), [], pd.Series(range(3)))
-    with pytest.raises(ValueError, match=r"--labels .*l.csv: some puts nothing into clusters"):
-        write_labels(tmp_path / "l.csv", without)
-
-
 def test_classes_are_numbered_alike():
     source, known = pd.Series(["b", "c", "b"]), pd.Series([None, "c", "b"])
     truth = pd.Series(["a", "b", "c"])
@@ -272,7 +267,11 @@ def test_classes_are_numbered_alike():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("fit gmm table.csv --num-clusters 2", r"columns ['kind', 'told'] are not numbers"),
+        (
+            "fit gmm table.csv --num-clusters 2",
+            "columns ['kind', 'told'] are not numbers ('kind' holds 'no' in line 2, 'told' holds 'no' in "
+            "line 2). If one holds the classes, name it by --label;",
+        ),
         ("fit gmm iris --option covariance=tied --option covariance=full", "is given twice"),
         ("fit gmm iris --setting tol=1 --setting tol=2", "--setting tol=... is given twice"),
         ("fit gmm iris --num-clusters 500", "--num-clusters 500 for 150 points"),
@@ -415,3 +414,16 @@ def test_a_set_of_the_package_has_the_classes_that_are_named():
 def test_groups_are_named_as_the_table_has_them():
     with pytest.raises(ValueError, match="several values within who 3, and is needed once"):
         by_group(pd.Series([1.0, 2.0], name="age"), pd.Series([3, 3], name="who"), [3])
+    found = by_group(pd.Series(list("xxy"), name="kind"), pd.Series([3, 3, 2], name="who"), [2, 3])
+    assert found.to_dict() == {2: "y", 3: "x"}
+
+
+def test_classes_of_groups_have_the_names_of_the_groups(tables, monkeypatch):
+    passed = {}
+    monkeypatch.setattr(
+        Card, "routine", property(lambda card: lambda **named: passed.update(named))
+    )
+    call = ["mixed_effects_mixture", "long.csv", *MIXED, "--label", "kind", "--num-clusters", "2"]
+    CliRunner().invoke(app, ["fit", *call])  # nothing comes back to be shown
+    check_order_of_groups("truth", passed["truth"], sidebayes.Groups(passed["subjects"]))
+    assert passed["truth"].tolist() == ["down"] * 5 + ["up"] * 5

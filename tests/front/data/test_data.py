@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from sidebayes import SideBayesWarning, load_dataset, simulate_links
 from sidebayes.data.datasets import names
+from sidebayes.data.frames import no_numbers
 
 
 @pytest.mark.parametrize(
@@ -121,3 +124,28 @@ def test_a_first_column_that_counts_few_rows_is_left_out_too(tmp_path):
     path.write_text(",a,b\n0,1.5,2\n1,2.5,1\n2,0.5,3\n")
     with pytest.warns(SideBayesWarning, match="has no name and counts the rows"):
         assert load_dataset(str(path)).feature_names == ["a", "b"]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
+def test_entries_that_are_no_numbers_are_shown_with_their_line(ending, tmp_path):
+    path = tmp_path / f"table{ending}"
+    opened = gzip.open if ending.endswith("gz") else open
+    with opened(path, "wt", encoding="utf-8", newline="") as file:
+        file.write('note,u,kind\n"two\nlines",1,a\n\nx,"1,234",b\ny,.,b\n')
+    said = r"columns \['u'\] are not numbers \('u' holds '1,234' in line 5\)\. If one holds the classes"
+    with pytest.raises(ValueError, match=said):
+        load_dataset(str(path), label="kind", drop=["note"])
+
+
+def test_rows_of_tables_without_lines_are_counted(tmp_path):
+    table = pd.DataFrame({"u": [None, "1.5", "5%"], "day": pd.to_datetime(["2024-01-01"] * 3)})
+    assert no_numbers(table, tmp_path / "a.parquet") == " ('u' holds '5%' in row 2 (from 0 on))"
+    assert no_numbers(table[["day"]], None) == ""
+
+
+def test_numbers_that_repeat_in_the_first_line_are_no_names(tmp_path):
+    (tmp_path / "table.csv").write_text("0,0,2\n3,4,5\n")
+    with pytest.raises(
+        ValueError, match="is taken for the names of columns, and these are numbers"
+    ):
+        load_dataset(str(tmp_path / "table.csv"))

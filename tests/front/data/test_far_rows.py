@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import sidebayes as sb
@@ -151,3 +152,15 @@ def test_a_misplaced_decimal_point_is_named():
     x[7, 1] = 5000.0
     with pytest.warns(SideBayesWarning, match="in row 7; the first is 5e\\+03 in column 1"):
         read_run("gmm", (x,), {"num_clusters": 2}, None)
+
+
+def test_columns_with_names_are_named():
+    x = pd.DataFrame(X, columns=["a", "b c"])
+    far = x.assign(**{"b c": np.where(np.arange(16) == 7, 5e9, X[:, 1])})
+    with pytest.warns(SideBayesWarning, match="in row 7; the first is 5e\\+09 in column 'b c'"):
+        read_run("gmm", (far,), {"num_clusters": 2}, None)
+    with pytest.raises(ValueError, match="at most in column 'b c'; float64 rounds"):
+        read_run("gmm", (x.assign(**{"b c": 1e15 + np.arange(16)}),), {"num_clusters": 2}, None)
+    said = r"constant features, in columns 'b c'; .* drop them, x.drop\(columns=\['b c'\]\)$"
+    with pytest.raises(ValueError, match=said):
+        sb.fit("gmm", x.assign(**{"b c": 1.0}), num_clusters=2, **QUICK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from jax.typing import ArrayLike
 
 import sidebayes as sb
 from sidebayes import Groups, Links, PartialLabels, SideBayesWarning
+from sidebayes.data.tables import check_truth
 from sidebayes.runs.arguments import read_run
 
 RNG = np.random.default_rng(0)
@@ -318,3 +320,17 @@ def test_measures_after_the_event_are_pointed_out():
     data = found.survival("Surv(time, event) ~ 1", subjects.assign(time=5.0))
     with pytest.raises(TypeError, match="hazard = 'weak'; pass a HazardPrior"):
         sb.fit("joint_survival", **{**data, "hazard": "weak"}, progress=False)
+
+
+@pytest.mark.parametrize("mark", ["?", " - ", "NaN", "Unknown", "None"])
+def test_marks_of_missing_classes_are_named_as_classes(mark):
+    listed = ["a", mark, "b", mark]
+    said = rf"holds {re.escape(repr(mark))} in 2 of 4 rows, which is read as the name of a class"
+    with pytest.warns(SideBayesWarning, match=f"labels {said}"):
+        assert PartialLabels(listed).names == tuple(sorted({*listed}))
+    with pytest.warns(SideBayesWarning, match=f"truth, column 'kind', {said}"):
+        check_truth(pd.Series(listed, name="kind"), 4)
+
+
+def test_minus_beside_plus_is_a_class():
+    assert PartialLabels(["+", "-", "+"]).names == ("+", "-")

@@ -155,7 +155,7 @@ def test_classes_that_are_not_known(kind):
         ([0.0, np.inf], ValueError, r"labels\[1\] = inf is no class"),
         ([-1, 1, 1], ValueError, "number the classes from 0"),
         ([None, np.nan], ValueError, "names no class of any point"),
-        (["a", 1], TypeError, "mixes names with other things"),
+        (["a", 1], TypeError, "mixes names with other things, 'a' in row 0 and 1 in row 1"),
         ([[1], [2, 3]], TypeError, "mixes names with other things"),
         ([[0, 1]], ValueError, "one class per point"),
     ],

@@ -5,6 +5,7 @@ import pytest
 
 import sidebayes as sb
 from sidebayes.data.tables import check_truth
+from sidebayes.runs.arguments import read_run
 from tests.support.draws import at_one
 
 X = np.array([[0.0], [0.2], [5.0], [5.2], [10.0], [10.2], [15.0], [15.2]])
@@ -61,3 +62,18 @@ def test_clusters_that_known_classes_name_are_classes():
     assert fit.class_names == ("ash", "oak", 2)
     assert fit.classes()["class"].tolist() == ["oak", "ash", "oak", "ash"]
     np.testing.assert_allclose(fit.class_probabilities(), fit.responsibilities())
+
+
+def test_classes_by_row_where_groups_have_them():
+    said = (
+        r"shape \(6,\), expected \(3,\), one class for each of the subjects; .*groupby\(subjects\)"
+    )
+    with pytest.raises(ValueError, match=said):
+        check_truth([0, 0, 1, 1, 0, 0], 3, (), ("subjects", 6))
+    rows = np.repeat([0, 1, 2], 2)
+    with pytest.raises(ValueError, match=said):
+        read_run(
+            *("mixed_effects_mixture", (np.arange(6.0), np.ones((6, 1)), np.ones((6, 1)), rows)),
+            *({"num_clusters": 2}, None),
+            truth=rows % 2,
+        )
