@@ -20,7 +20,7 @@ def ranks(size=200, num_draws=50, spread=1.0, shift=0.0, correlation=0.0, seed=0
     """Ranks of conjugate normal posteriors: truth N(0, 1), one datum N(truth, 1)."""
     rng = np.random.default_rng(seed)
     found = []
-    for run in range(size):
+    for _ in range(size):
         truth = rng.normal()
         mean = (truth + rng.normal()) / 2
         noise = rng.normal(size=num_draws)

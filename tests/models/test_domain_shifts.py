@@ -12,7 +12,7 @@ import pytest
 import sidebayes as sb
 from sidebayes import EM, SourceMixture
 from sidebayes.data.domains import _covariate
-from sidebayes.studies.adaptation import _judged
+from sidebayes.studies.adaptation import AdaptationChoice, _judged
 
 CORNERS = np.array([(0.0, 0.0), (3.5, 0.0), (0.0, 3.5), (3.5, 3.5)])
 ONE = EM(num_restarts=1, tol=1e-6, max_steps=200, num_inner_steps=30)
@@ -75,21 +75,53 @@ def test_bad_domains_are_named(given, said):
         sb.simulate_domains(kind, first, second, **dict(zip(["strength"], strength, strict=False)))
 
 
-def test_candidates_are_kept_by_both_quartiles():
-    table = pd.DataFrame(
-        {
-            "prior": ["ported", "default", "asked", "asked"],
-            "error": [0.0, 0.0, 0.5, 0.0],
-            "accuracy": [0.9, 0.95, 0.95, 0.2],
-            "density": [-3.0, -2.0, 0.0, -1.0],
-        }
-    )
-    judged = _judged(table)
-    assert judged["kept"].tolist() == [False, True, False, False]
-    assert judged["chosen"].tolist() == [False, True, False, False]
-    none = _judged(table.assign(accuracy=[0.1, 0.1, 0.9, 0.1]))
-    assert none["kept"].tolist() == [True, True, False, True]
-    assert none["chosen"].tolist() == [False, False, False, True]
+CANDIDATES = pd.DataFrame(
+    {
+        "prior": ["default", "ported", "asked", "asked"],
+        "accuracy": [0.95, 0.9, 0.95, 0.2],
+        "density": [-2.0, -3.0, -1.0, 0.0],
+    }
+)
+
+
+def test_the_default_stands_unless_known_rows_clearly_speak_against_it():
+    """Differences of a few rows are chance, and tiny ones however many rows there are."""
+    for rows, least, said in (
+        (1, [1e-5, 1e-7, 0.0, 0.0], "So few rows can rule out no candidate."),
+        (4, [1.0, 0.0, 1.0, 1.0], "So few rows can rule out no candidate."),
+        (40, [1e-5, 1e-7, 0.0, 0.0], "These rows rule out no candidate."),
+        (40, [0.1, 0.0, 0.1, 0.9], "clearly less at the 40 rows of known class."),
+    ):
+        errors = np.zeros((4, rows))
+        for one, share in zip(errors, least, strict=True):
+            one[: max(1, round(share * rows))] = min(1.0, share * rows)
+        judged, why = _judged(CANDIDATES, errors)
+        assert judged["chosen"].tolist() == [True, False, False, False]
+        assert why.startswith("it is what `fit` makes by itself")
+        assert why.endswith(said)
+
+
+def test_where_the_default_errs_the_densest_of_the_accurate_is_chosen():
+    errors = np.zeros((4, 10))
+    errors[0, :6] = 1.0
+    judged, why = _judged(CANDIDATES, errors)
+    assert judged["kept"].tolist() == [False, True, True, True]
+    assert judged["chosen"].tolist() == [False, False, True, False]
+    assert "the default errs clearly more at the 10 rows of known class; of the 3 candidates" in why
+    judged, why = _judged(CANDIDATES.assign(accuracy=[1.0, 0.1, 0.1, 0.1]), errors)
+    assert judged["chosen"].tolist() == [False, False, False, True]
+    assert "moved source rows" not in why
+    lone, why = _judged(CANDIDATES[1:].reset_index(drop=True), errors[1:])
+    assert lone["chosen"].tolist() == [False, True, False]
+    assert "the default could not be fitted" in why
+
+
+def test_a_choice_shows_its_reason_and_its_whole_table():
+    table = CANDIDATES.assign(error=1e-7, kept=True, chosen=[True, False, False, False])
+    text = repr(AdaptationChoice(None, pd.concat([table] * 20, ignore_index=True), "why so."))
+    assert text.startswith("'default' chosen of 80 candidates: why so.\n")
+    assert "..." not in text
+    assert all(name in text.splitlines()[1] for name in table)
 
 
 def turned(deviation, seed, size=320):
