@@ -54,6 +54,9 @@ _NOT_TAKEN = {
 }
 """What is asked of a fit, and how it is asked of a choice."""
 
+_ONE_MODE = 0.01
+"""Difference of log densities up to which two candidates are at the same mode."""
+
 _CLEAR = 2.0
 """Standard errors from which on a difference in expected errors is no chance."""
 
@@ -108,16 +111,18 @@ def select_adaptation(
     The source as it is (ported), the default, and sources that are worth 10 and 100 points per
     component are always among the candidates.
 
-    The default is chosen, the fit that `fit` makes by itself, unless its expected error at the rows of known
-    class is clearly above the smallest one. Otherwise the choice is among the candidates whose error is not.
-    Of these, the fits above the third quartile of the accuracy at rows of the source that were moved into
-    the target by maps between components of both (`transformed_accuracy`), whose classes are known, are
-    preferred, and the one of largest density is chosen. Densities are of rows and components under the
-    prior of the default, so that a fit which has moved further than the rows support is not preferred.
+    The candidate of largest density is chosen among those whose expected error at the rows of known class is
+    not clearly above the smallest one. Densities are of rows and components under the prior of the default,
+    so that a fit which has moved further than the rows support is not preferred: where known rows decide
+    nothing, the choice is the default, or a higher mode of it.
 
     An error is clearly above the smallest one if :math:`\sum_i d_i > 2 \sqrt{1 + \sum_i d_i^2}`, where
     :math:`d_i` is the difference of both fits in the probability of an error at row i. The one in the root
     stands for one further row, which could go either way. Fewer than five rows rule out no candidate.
+
+    The table also has the accuracy at rows of the source that are moved into the target by maps between
+    components of both (`transformed_accuracy`), whose classes are known. It does not decide, since the maps
+    are wrong where components of both domains do not match one to one.
 
     Parameters
     ----------
@@ -158,9 +163,8 @@ def select_adaptation(
 
     References
     ----------
-    Raghuram (2014), section 4.3.1. The thesis sets thresholds of both errors by hand from histograms, and
-    compares objectives that contain the price; the default, the rule for errors, the quartile and the
-    density alone are our own.
+    Raghuram (2014), section 4.3.1. The thesis sets thresholds of the error and of the accuracy of moved rows
+    by hand from histograms, and compares objectives that contain the price; the rule is our own.
     """
     signature = signature_of(domain_adaptation)
     for name, remedy in _NOT_TAKEN.items():
@@ -377,29 +381,27 @@ def _judge(
 
 
 def _judged(table: pd.DataFrame, errors: NDArray) -> tuple[pd.DataFrame, str]:
-    """Mark candidates whose errors may be the fewest, and the one chosen; why it was.
+    """Mark candidates whose errors may be the fewest, and the densest of them; why it was chosen.
 
     `errors` are probabilities of an error, by candidate and known row.
     """
     more = errors - errors[errors.sum(axis=1).argmin()]
     kept = more.sum(axis=1) <= _CLEAR * np.sqrt(1 + (more**2).sum(axis=1))
-    standing = kept & (table["prior"] == "default")
-    preferred = kept & (table["accuracy"] >= table["accuracy"].quantile(0.75) - 1e-9)
-    among = standing if standing.any() else preferred if preferred.any() else kept
-    best = table["density"].where(among).idxmax()
+    density, default = table["density"].where(kept), table["prior"] == "default"
+    best = int((density >= density.max() - _ONE_MODE).argmax())  # the default is in front
     rows = errors.shape[1]
     where = f"the {rows} rows of known class" if rows > 1 else "the one row of known class"
-    if standing.any():
-        reason = f"it is what `fit` makes by itself, and no candidate errs clearly less at {where}."
-    else:
-        tried = (table["prior"] == "default").any()
-        reason = (
-            f"the default {f'errs clearly more at {where}' if tried else 'could not be fitted'}; of the "
-            f"{int(kept.sum())} candidates that may err least, this one "
-            f"{'is among the best at moved source rows and ' * bool(preferred.any())}has the largest density."
-        )
+    kin = f"the {int(kept.sum())} whose errors at {where} cannot be told from the fewest"
+    reason = [f"of {kin}, it has the largest density."]
+    if default[best]:
+        reason.append("It is what `fit` makes by itself.")
+    elif (kept & default).any():
+        gap = table["density"][best] - table["density"][default].max()
+        reason.append(f"That of the default is lower by {gap:.2g} nats.")
+    elif default.any():
+        reason.append("The default has clearly more errors.")
     if rows <= _CLEAR * np.sqrt(1 + rows):
-        reason += " So few rows can rule out no candidate."
+        reason.append("So few rows can rule out no candidate.")
     elif kept.all():
-        reason += " These rows rule out no candidate."
-    return table.assign(kept=kept, chosen=table.index == best), reason
+        reason.append("These rows rule out no candidate.")
+    return table.assign(kept=kept, chosen=table.index == best), " ".join(reason)
