@@ -60,8 +60,10 @@ def halves(x, labels, seed):
 
 def chosen(x, known, first, y, source):
     """Classes by `select_adaptation`, with few candidates."""
-    given = {"source": source, "num_starts": 3, "strengths": (10.0,), "progress": False}
-    choice = sb.select_adaptation(x, known, source_x=first, source_labels=y, **given)
+    given = {"source": source, "num_starts": 3, "strengths": (10.0,), "engine": ENGINE}
+    choice = sb.select_adaptation(
+        x, known, source_x=first, source_labels=y, progress=False, **given
+    )
     return choice.fit.classes(x)["class"]
 
 
@@ -139,7 +141,8 @@ def few(by, number, seed):
     (first, y), (x, truth) = draws
     source = sb.fit_source(first, y, progress=False)
     known = np.where(np.arange(150) < number, truth, -1)
-    fit = sb.fit("domain_adaptation", x, known, source=source, progress=False)
+    given = {"source": source, "engine": ENGINE, "strength": 10.0, "progress": False}
+    fit = sb.fit("domain_adaptation", x, known, **given)
     guesses = {"ported": source.predict(x), "default": fit.classes(x)["class"]}
     if number:
         guesses["chosen"] = chosen(x, known, first, y, source)
