@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.domain_adaptation import (
     ComponentMaps,
     fit_source,
@@ -20,7 +21,6 @@ from sidebayes.guides.domain_adaptation import (
 )
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
-from sidebayes.guides.engines.modes import starts_that_reached
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, log_joint
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
@@ -331,15 +331,13 @@ class _Trials:
             )
         candidates, reason = _judged(pd.DataFrame(self.table), np.array(self.errors))
         best = int(candidates["chosen"].argmax())
-        if candidates["prior"][best] == "asked":
-            what = candidates[["prior", "strength"]]
-            alike = (what == what.loc[best]).all(axis=1)
-            heights = np.array([[np.nanmax(one.objective)] for one in self.fits])
-            self.fits[best].tree["fit_info"].attrs.update(
-                starts_at_best=starts_that_reached(heights[alike], heights[best, 0]),
-                begun_by="select_adaptation",
-                more_starts="num_starts",
-            )
+        alike = (candidates["density"] - candidates["density"][best]).abs() <= _ONE_MODE
+        starts = [
+            num_starts_at_best(one) for one, same in zip(self.fits, alike, strict=True) if same
+        ]
+        self.fits[best].tree["fit_info"].attrs.update(
+            starts_at_best=sum(starts), begun_by="select_adaptation", more_starts="num_starts"
+        )
         return AdaptationChoice(self.fits[best], candidates, reason)
 
 

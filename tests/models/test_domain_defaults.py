@@ -275,19 +275,18 @@ def test_what_is_always_tried_has_the_starts_of_the_engine(init, starts, monkeyp
     assert str(found) == "seen"
 
 
-def test_a_choice_counts_the_starts_of_its_strength():
+def test_a_choice_counts_the_starts_that_led_to_its_mode():
     """The verdict of a fit from given values counts one start, and advises to leave init out."""
-    prior, strength = ["default", *["asked"] * 4], [10.0, 10.0, 10.0, 10.0, 1.0]
-    heights, errors = [-1.0, -5.0, -5.001, -9.0, -5.0], np.zeros((5, 10))
-    errors[0] = 1.0
-    rows = pd.DataFrame({"prior": prior, "strength": strength, "accuracy": 1.0, "density": heights})
+    heights = [-1.0, -5.0, -5.001, -9.0]
+    rows = pd.DataFrame(
+        {"prior": ["default", *["asked"] * 3], "strength": 10.0, "density": heights}
+    )
     fits = [
         SimpleNamespace(objective=np.array([[-99.0, one]]), tree={"fit_info": xr.Dataset()})
         for one in heights
     ]
-    choice = adaptation._Trials(
-        None, None, {}, fits, rows.to_dict("records"), list(errors)
-    ).chosen()
+    errors = list(np.repeat([1.0, 0.0, 0.0, 0.0], 10).reshape(4, 10))
+    choice = adaptation._Trials(None, None, {}, fits, rows.to_dict("records"), errors).chosen()
     assert choice.fit is fits[1]
     assert choice.fit.tree["fit_info"].attrs == {
         "starts_at_best": 2, "begun_by": "select_adaptation", "more_starts": "num_starts",
