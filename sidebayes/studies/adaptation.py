@@ -332,11 +332,12 @@ class _Trials:
         candidates, reason = _judged(pd.DataFrame(self.table), np.array(self.errors))
         best = int(candidates["chosen"].argmax())
         alike = (candidates["density"] - candidates["density"][best]).abs() <= _ONE_MODE
-        starts = [
-            num_starts_at_best(one) for one, same in zip(self.fits, alike, strict=True) if same
-        ]
+        # start 0 is the source for each prior
+        others = int(candidates["start"][alike].nunique()) - 1
         self.fits[best].tree["fit_info"].attrs.update(
-            starts_at_best=sum(starts), begun_by="select_adaptation", more_starts="num_starts"
+            starts_at_best=num_starts_at_best(self.fits[best]) + others,
+            begun_by="select_adaptation",
+            more_starts="num_starts",
         )
         return AdaptationChoice(self.fits[best], candidates, reason)
 

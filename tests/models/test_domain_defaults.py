@@ -279,7 +279,7 @@ def test_a_choice_counts_the_starts_that_led_to_its_mode():
     """The verdict of a fit from given values counts one start, and advises to leave init out."""
     heights = [-1.0, -5.0, -5.001, -9.0]
     rows = pd.DataFrame(
-        {"prior": ["default", *["asked"] * 3], "strength": 10.0, "density": heights}
+        {"prior": ["default", *["asked"] * 3], "start": [0, 0, 1, 2], "density": heights}
     )
     fits = [
         SimpleNamespace(objective=np.array([[-99.0, one]]), tree={"fit_info": xr.Dataset()})
