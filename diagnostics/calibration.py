@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Calibration", "functionals", "rank_of_truth", "uniformity"]
+__all__ = ["Calibration", "functionals", "is_told", "rank_of_truth", "uniformity"]
 
 _NUM_TRIALS = 4000
 """Simulated sets of uniform ranks that a verdict is read from."""
@@ -56,7 +57,7 @@ def functionals(
     -------
     DataFrame
         One row per draw, chains one after another, with columns such as ``log_likelihood``,
-        ``sorted_weights[0]`` and ``flip_rate``.
+        ``sorted_weights[0]`` and ``flip_rate``. Symmetric matrices have the entries of one triangle.
     """
     found = of_parameters(draws, dims, roles, symmetries)
     if prob is not None:
@@ -65,27 +66,55 @@ def functionals(
     for name, values in found.items():
         flat = values.reshape(values.shape[0] * values.shape[1], -1)
         many = flat.shape[1] > 1
-        columns |= {f"{name}[{k}]" if many else name: flat[:, k] for k in range(flat.shape[1])}
+        columns |= {f"{name}[{k}]" if many else name: flat[:, k] for k in _entries(values)}
     return pd.DataFrame(columns)
 
 
-def rank_of_truth(
-    truth: pd.DataFrame, draws: pd.DataFrame, *, num_chains: int, seed: int
-) -> pd.Series:
+def _entries(values: NDArray) -> NDArray[np.int64]:
+    """Numbers of the entries of a functional, each entry of symmetric matrices once."""
+    shape = values.shape[2:]
+    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    if len(shape) > 1 and shape[-1] == shape[-2] and np.allclose(values, values.swapaxes(-1, -2)):
+        numbers = numbers[..., *np.triu_indices(shape[-1])]
+    return numbers.ravel()
+
+
+def is_told(truth: pd.DataFrame, draws: pd.DataFrame) -> pd.Series:
+    """Whether a functional differs from the truth in any draw, so that its rank depends on the draws.
+
+    Parameters
+    ----------
+    truth : DataFrame, one row
+    draws : DataFrame, one row per draw
+
+    Returns
+    -------
+    Series of bool
+        One for each functional.
+    """
+    near = _near(draws.to_numpy(), truth[draws.columns].to_numpy())
+    return pd.Series(~near.all(axis=0), draws.columns)
+
+
+def _near(values: NDArray, real: NDArray) -> NDArray[np.bool_]:
+    return np.isclose(values, real, rtol=1e-9, atol=1e-12)
+
+
+def rank_of_truth(truth: pd.DataFrame, draws: pd.DataFrame, *, num_chains: int) -> pd.Series:
     r"""Share of draws below the truth, uniform on (0, 1) if the posterior is right.
 
     .. math:: u = \frac{\#\{s: f_s < f\} + v (1 + \#\{s: f_s = f\})}{S + 1}, \qquad v \sim U(0, 1)
 
     (Talts et al. 2018, theorem 1, ties broken at random). Draws are first thinned to the least
     effective sample size of all functionals, since ranks among correlated draws are not uniform.
+    The draws and the truth seed v: the same draws have the same ranks, and others have numbers of
+    their own.
 
     Parameters
     ----------
     truth : DataFrame, one row
     draws : DataFrame, one row per draw, chains one after another
     num_chains : int
-    seed : int
-        Of the ties.
 
     Returns
     -------
@@ -102,8 +131,11 @@ def rank_of_truth(
         step = max(1, round(len(values) / max(float(np.nan_to_num(ess, nan=1.0)), 1.0)))
         values = chains[:, ::step].reshape(-1, values.shape[1])
     real = truth[draws.columns].to_numpy()
-    near = np.isclose(values, real, rtol=1e-9, atol=1e-12)
+    near = _near(values, real)
     below = ((values < real) & ~near).sum(axis=0)
+    # in single precision, as the last digits depend on the number of threads
+    seen = np.concatenate([real, values])[:, moving].astype(np.float32)
+    seed = np.frombuffer(sha256(seen.tobytes()).digest(), np.uint32)
     tie = np.random.default_rng(seed).random(values.shape[1])
     return pd.Series((below + tie * (1 + near.sum(axis=0))) / (len(values) + 1), draws.columns)
 
@@ -157,12 +189,16 @@ class Calibration:
         Simulations whose fit failed; they are left out of the ranks.
     level : float
         Probability of finding fault with a sound posterior.
+    untold : tuple of str
+        Functionals that are left out of the ranks, as they equal the truth in every draw of every
+        simulation, such as the entropy of the labels of one cluster.
     """
 
     name: str
     ranks: pd.DataFrame
     failed: int = 0
     level: float = 0.05
+    untold: tuple[str, ...] = ()
 
     @property
     def table(self) -> pd.DataFrame:
@@ -242,7 +278,10 @@ class Calibration:
         return cast("Figure", axis.figure)
 
     def __str__(self) -> str:
-        """Name, verdict, table."""
-        return f"{self.name}: {self.verdict}\n{self.table.round(3).to_string()}"
+        """Name, verdict, table, and what is left out of it."""
+        lines = [f"{self.name}: {self.verdict}", self.table.round(3).to_string()]
+        if self.untold:
+            lines.append(f"Left out, equal to the truth in every draw: {', '.join(self.untold)}.")
+        return "\n".join(lines)
 
     __repr__ = __str__

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.domain_adaptation import (
     ComponentMaps,
     fit_source,
@@ -24,6 +25,7 @@ from sidebayes.guides.engines.problem.density import abstract_trace, latent_site
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sidebayes.models.blocks.classes.source_worth import source_worth
+from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels, as_partial_labels
 from sidebayes.models.domain_adaptation import domain_adaptation
@@ -31,10 +33,12 @@ from sidebayes.models.domain_adaptation import domain_adaptation
 from ..api import fit
 from ..common.arrays import point_table
 from ..common.columns import column_names
-from ..common.fields import Range, check_integer, check_number, check_seed
+from ..common.fields import check_integer, check_seed
 from ..data.tables import in_order_of
 from ..results.fit import Fit
+from ..runs.checks import check_options
 from ..tasks import Task, run_tasks
+from .choice import read_strengths
 
 __all__ = ["AdaptationChoice", "select_adaptation"]
 
@@ -44,8 +48,20 @@ _FIXED = 1e6
 _CLOSE = 0.01
 """Change of the expected error from which on a stronger price is not tried."""
 
+_NOT_TAKEN = {
+    "strength": "it tries several, pass them as strengths",
+    "truth": "score choice.fit.classes() against it",
+}
+"""What is asked of a fit, and how it is asked of a choice."""
 
-@dataclass(frozen=True)
+_ONE_MODE = 0.01
+"""Difference of log densities up to which two candidates are at the same mode."""
+
+_CLEAR = 2.0
+"""Standard errors from which on a difference in expected errors is no chance."""
+
+
+@dataclass(frozen=True, repr=False)
 class AdaptationChoice:
     """Result of `select_adaptation`.
 
@@ -59,11 +75,21 @@ class AdaptationChoice:
         ``start``, ``error`` expected at the known rows, ``accuracy`` of the source moved to the
         target, ``changed``, the share of rows whose class differs from that by the source as it is,
         ``density`` (log joint density of rows and components under the default prior, without any
-        price), ``kept`` by all thresholds, and whether it is ``chosen``.
+        price), ``kept``, whether the error is not clearly above the smallest one, and whether it is
+        ``chosen``.
+    reason : str
+        Why it was chosen, and how much the known rows can decide.
     """
 
     fit: Fit
     candidates: pd.DataFrame
+    reason: str
+
+    def __repr__(self) -> str:
+        """What was chosen and why, and the whole table."""
+        chosen = self.candidates[self.candidates["chosen"]].iloc[0]
+        head = f"{chosen['prior']!r} chosen of {len(self.candidates)} candidates: {self.reason}"
+        return f"{head}\n{self.candidates.to_string(float_format='{:.4g}'.format)}"
 
 
 def select_adaptation(
@@ -81,19 +107,23 @@ def select_adaptation(
     progress: bool = True,
     **options: Any,
 ) -> AdaptationChoice:
-    """Fit `domain_adaptation` from several starts at rising strengths, and choose one fit.
+    r"""Fit `domain_adaptation` from several starts at rising strengths, and choose one fit.
 
     The source as it is (ported), the default, and sources that are worth 10 and 100 points per
-    component are always among the candidates. No fit is chosen whose error at rows of known class
-    exceeds the smallest error of these.
+    component are always among the candidates.
 
-    Each fit is judged by the error expected at rows of known class, and by its accuracy at rows of the
-    source that were moved into the target by maps between components of both
-    (`transformed_accuracy`), whose classes are known. Of the fits above the third quartile of this
-    accuracy and below the first quartile of the error, the one of largest density is chosen; where no
-    fit satisfies both, the choice is among those with the smallest error. Densities are of rows and
-    components under the prior of the default, so that a fit which has moved further than the rows
-    support is not preferred.
+    The candidate of largest density is chosen among those whose expected error at the rows of known class is
+    not clearly above the smallest one. Densities are of rows and components under the prior of the default,
+    so that a fit which has moved further than the rows support is not preferred: where known rows decide
+    nothing, the choice is the default, or a higher mode of it.
+
+    An error is clearly above the smallest one if :math:`\sum_i d_i > 2 \sqrt{1 + \sum_i d_i^2}`, where
+    :math:`d_i` is the difference of both fits in the probability of an error at row i. The one in the root
+    stands for one further row, which could go either way. Fewer than five rows rule out no candidate.
+
+    The table also has the accuracy at rows of the source that are moved into the target by maps between
+    components of both (`transformed_accuracy`), whose classes are known. It does not decide, since the maps
+    are wrong where components of both domains do not match one to one.
 
     Parameters
     ----------
@@ -112,8 +142,8 @@ def select_adaptation(
         Number of starts at each strength: the source, and means moved by up to two deviations. Starts
         that fail are left out; a component may collapse under ``shift="flat"``.
     engine : EM, optional
-        Engine that climbs from one start; by default ``EM(tol=1e-6, max_steps=200,
-        num_inner_steps=30)``.
+        By default ``EM(tol=1e-6, max_steps=200, num_inner_steps=30)``. Its ``num_restarts`` is for the
+        candidates that are always among them.
     seed : int
     n_jobs : int, optional
         Number of starts to run in parallel; by default one, or as ``joblib.parallel_config`` sets
@@ -135,9 +165,16 @@ def select_adaptation(
 
     References
     ----------
-    Raghuram (2014), section 4.3.1. The thesis sets both thresholds by hand from histograms, and
-    compares objectives that contain the price; using quartiles, and the density alone, is our own.
+    Raghuram (2014), section 4.3.1. The thesis sets thresholds of the error and of the accuracy of
+    moved rows by hand from histograms, and compares objectives that contain the price; the rule is
+    our own.
     """
+    signature = signature_of(domain_adaptation)
+    for name, remedy in _NOT_TAKEN.items():
+        if name in options:
+            raise TypeError(f"select_adaptation takes no {name}; {remedy}")
+    own = (name for name in (*signature.options, "worth") if name not in ("source", "strength"))
+    check_options(replace(signature, options=tuple(own)), options, "domain_adaptation")
     refuse_mixed_orders(x=x, known=known)
     refuse_mixed_orders(source_x=source_x, source_labels=source_labels)
     names = source.feature_names if source is not None else column_names(source_x, "source_x")
@@ -149,14 +186,11 @@ def select_adaptation(
     owners = _labels("source_labels", source_labels, len(rows))
     if not (told.values >= 0).any():
         raise ValueError("known names no class; fit 'domain_adaptation' with strength=0 instead")
-    tried = sorted(check_number("strengths", s, Range(above=0)) for s in strengths)
-    if not tried:
-        raise ValueError("strengths is empty; give one at least, such as strengths=(100.0,)")
+    tried = sorted(read_strengths(strengths))
     num_starts, seed = check_integer("num_starts", num_starts), check_seed(seed)
     given = EM(tol=1e-6, max_steps=200, num_inner_steps=30) if engine is None else engine
     if not isinstance(given, EM):
         raise TypeError(f"engine is a {type(given).__name__}; pass an EM")
-    one = replace(given, num_restarts=1)
     if source is None:
         source = replace(
             fit_source(rows, owners, seed=seed, progress=progress), feature_names=names
@@ -167,7 +201,7 @@ def select_adaptation(
         raise ValueError("source_labels lacks a class; every row of the source needs one")
     maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
     judge = _judge(points, told, options | {"source": source})
-    setting = _Setting(points, told, rows, labels, source, maps, one, seed)
+    setting = _Setting(points, told, rows, labels, source, maps, given, seed)
     trials = _Trials(setting, judge, {"n_jobs": n_jobs, "progress": progress})
     anchored = {
         "shift": "source",
@@ -225,8 +259,11 @@ class _Trial(NamedTuple):
     options: dict[str, Any]
 
 
-def _candidate(shared: _Setting, trial: _Trial) -> tuple[Fit, dict[str, Any]] | FitError:
-    """Fit one candidate, and describe it but for its density."""
+def _candidate(
+    shared: _Setting, trial: _Trial
+) -> tuple[Fit, dict[str, Any], NDArray[np.float64]] | FitError:
+    """Fit one candidate, and describe it but for its density; its probabilities of errors at known rows."""
+    engine = shared.engine if trial.init is None else replace(shared.engine, num_restarts=1)
     try:
         candidate = fit(
             "domain_adaptation",
@@ -234,7 +271,7 @@ def _candidate(shared: _Setting, trial: _Trial) -> tuple[Fit, dict[str, Any]] | 
             shared.known,
             source=shared.source,
             init=trial.init,
-            engine=shared.engine,
+            engine=engine,
             seed=shared.seed,
             progress=False,
             **trial.options,
@@ -245,16 +282,18 @@ def _candidate(shared: _Setting, trial: _Trial) -> tuple[Fit, dict[str, Any]] | 
     own, told = prob(shared.points), classes >= 0
     before = shared.source.predict_proba(shared.points)
     guess = lambda z: prob(z).argmax(axis=1)  # noqa: E731
-    return candidate, {
+    errors = 1 - own[told, classes[told]]
+    row = {
         "prior": trial.prior,
         "strength": trial.options["strength"],
         "start": trial.start,
-        "error": 1 - float(own[told, classes[told]].mean()),
+        "error": float(errors.mean()),
         "accuracy": transformed_accuracy(
             shared.rows, shared.row_labels, shared.maps, guess, own.mean(axis=0)
         ),
         "changed": (own.argmax(axis=1) != before.argmax(axis=1)).mean(),
     }
+    return candidate, row, errors
 
 
 @dataclass
@@ -266,6 +305,7 @@ class _Trials:
     how: dict[str, Any]
     fits: list[Fit] = field(default_factory=list)
     table: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[NDArray] = field(default_factory=list)
     failure: FitError | None = None
 
     def add(self, trials: Iterable[_Trial]) -> float:
@@ -278,7 +318,8 @@ class _Trials:
             if isinstance(found, FitError):
                 self.failure = found
                 continue
-            candidate, row = found
+            candidate, row, errors = found
+            self.errors.append(errors)
             self.table.append(row | {"density": self.judge(candidate.params)})
             self.fits.append(candidate)
             least = min(least, row["error"])
@@ -291,8 +332,17 @@ class _Trials:
             raise FitError(
                 f"every fit failed, the last one with: {self.failure}", self.failure.params
             )
-        candidates = _judged(pd.DataFrame(self.table))
-        return AdaptationChoice(self.fits[int(candidates["chosen"].argmax())], candidates)
+        candidates, reason = _judged(pd.DataFrame(self.table), np.array(self.errors))
+        best = int(candidates["chosen"].argmax())
+        alike = (candidates["density"] - candidates["density"][best]).abs() <= _ONE_MODE
+        # start 0 is the source for each prior
+        others = int(candidates["start"][alike].nunique()) - 1
+        self.fits[best].tree["fit_info"].attrs.update(
+            starts_at_best=num_starts_at_best(self.fits[best]) + others,
+            begun_by="select_adaptation",
+            more_starts="num_starts",
+        )
+        return AdaptationChoice(self.fits[best], candidates, reason)
 
 
 def _anchors(source: SourceMixture, num_points: int) -> dict[str, NDArray | None]:
@@ -332,12 +382,28 @@ def _judge(
     return judge
 
 
-def _judged(table: pd.DataFrame) -> pd.DataFrame:
-    """Mark candidates kept by all thresholds, and the densest of them."""
-    error = table["error"]
-    most = min(error.quantile(0.25), error[table["prior"] != "asked"].min())
-    right = error <= most + 1e-9
-    kept = right & (table["accuracy"] >= table["accuracy"].quantile(0.75) - 1e-9)
-    kept = kept if kept.any() else right
-    best = table["density"].where(kept).idxmax()
-    return table.assign(kept=kept, chosen=table.index == best)
+def _judged(table: pd.DataFrame, errors: NDArray) -> tuple[pd.DataFrame, str]:
+    """Mark candidates whose errors may be the fewest, and the densest of them; why it was chosen.
+
+    `errors` are probabilities of an error, by candidate and known row.
+    """
+    more = errors - errors[errors.sum(axis=1).argmin()]
+    kept = more.sum(axis=1) <= _CLEAR * np.sqrt(1 + (more**2).sum(axis=1))
+    density, default = table["density"].where(kept), table["prior"] == "default"
+    best = int((density >= density.max() - _ONE_MODE).argmax())  # the default is in front
+    rows = errors.shape[1]
+    where = f"the {rows} rows of known class" if rows > 1 else "the one row of known class"
+    kin = f"the {int(kept.sum())} whose errors at {where} cannot be told from the fewest"
+    reason = [f"of {kin}, it has the largest density."]
+    if default[best]:
+        reason.append("It is what `fit` makes by itself.")
+    elif (kept & default).any():
+        gap = table["density"][best] - table["density"][default].max()
+        reason.append(f"That of the default is lower by {gap:.2g} nats.")
+    elif default.any():
+        reason.append("The default has clearly more errors.")
+    if rows <= _CLEAR * np.sqrt(1 + rows):
+        reason.append("So few rows can rule out no candidate.")
+    elif kept.all():
+        reason.append("These rows rule out no candidate.")
+    return table.assign(kept=kept, chosen=table.index == best), " ".join(reason)

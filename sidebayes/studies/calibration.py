@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
-from sidebayes.diagnostics.calibration import Calibration, functionals, rank_of_truth
+from sidebayes.diagnostics.calibration import Calibration, functionals, is_told, rank_of_truth
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem, SideBayesWarning
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem import posterior
@@ -67,6 +67,8 @@ def calibrate(
     Parameters and data are drawn from the model, the data are fitted, and for each functional of
     the parameters the truth is ranked among the draws. No functional depends on the numbering of
     clusters. If everything is right, ranks are uniform. The coverage of intervals is reported too.
+    Functionals that equal the truth in every draw of every simulation carry no information about
+    calibration, and are left out.
 
     Parameters
     ----------
@@ -145,21 +147,25 @@ def calibrate(
                 progress=progress,
             )
         )
-    ranks = [one for one in found if one is not None]
-    failed = len(found) - len(ranks)
-    if not ranks:
+    fitted = [one for one in found if one is not None]
+    failed = len(found) - len(fitted)
+    if not fitted:
         raise FitError(f"all {failed} fits failed; fit one simulated data set to see why")
-    return Calibration(f"{name} by {runner.name}", pd.DataFrame(ranks), failed)
+    ranks, told = (pd.DataFrame(one) for one in zip(*fitted, strict=True))
+    untold = ranks.columns[~told.any()]
+    return Calibration(
+        f"{name} by {runner.name}", ranks.drop(columns=untold), failed, untold=tuple(untold)
+    )
 
 
-def _ranks_of_fit(shared: None, simulated: _Simulated) -> pd.Series | None:
-    """Ranks of one truth, None if the fit failed."""
+def _ranks_of_fit(shared: None, simulated: _Simulated) -> tuple[pd.Series, pd.Series] | None:
+    """Ranks of one truth, and which of them depend on the draws; None if the fit failed."""
     truth, run = simulated
     with run.precision:
         try:
             init = starting_values(run, None)
             result = run.engine.run(run.problem, seed=run.seed, init=init, progress=False)
-            return _ranks(run.problem, result, truth, run.seed)
+            return _ranks(run.problem, result, truth)
         except FitError:
             return None
 
@@ -234,9 +240,9 @@ def _rows_of_points(
 
 
 def _ranks(
-    problem: Problem, result: EngineResult, truth: Mapping[str, NDArray], seed: int
-) -> pd.Series:
-    """Rank the truth, which is described as one more draw of every chain."""
+    problem: Problem, result: EngineResult, truth: Mapping[str, NDArray]
+) -> tuple[pd.Series, pd.Series]:
+    """Rank the truth, which is described as one more draw of every chain; see `_ranks_of_fit`."""
     chains, size = result.sample_stats["lp"].shape
     if chains * size < 10:
         raise ValueError(
@@ -269,7 +275,8 @@ def _ranks(
         graphs[0].links.pairs if graphs else np.zeros((0, 2), int),
     )
     real = np.arange(len(found)) % (len(keep) + 1) == len(keep)
-    return rank_of_truth(found[real][:1], found[~real], num_chains=chains, seed=seed)
+    both = found[real][:1], found[~real]
+    return rank_of_truth(*both, num_chains=chains), is_told(*both)
 
 
 class _Proper(Messenger):  # type: ignore[misc]

@@ -17,11 +17,11 @@ from sidebayes.diagnostics.comparison.ties import (
 from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.base import Evidence
 
-from ..common.fields import check_integer
+from ..common.fields import Range, check_integer, check_number
 from ..common.warnings import warn_user
 from ..results.fit import Fit
 
-__all__ = ["NumberChoice", "evidence_columns", "read_numbers"]
+__all__ = ["NumberChoice", "evidence_columns", "read_numbers", "read_strengths"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,4 +197,24 @@ def read_numbers(argument: str, given: Any, example: str) -> list[int]:
     tried = sorted({check_integer(argument, one) for one in given})
     if not tried:
         raise ValueError(f"{argument} is empty; give one at least, such as {example}")
+    return tried
+
+
+def read_strengths(given: Any) -> list[float]:
+    """Strengths to try.
+
+    Parameters
+    ----------
+    given : sequence of float
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are no positive numbers, or none are given.
+    """
+    if isinstance(given, str) or not (isinstance(given, Sequence) or np.ndim(given) == 1):
+        raise TypeError(f"strengths = {given!r:.60}; pass several numbers, such as (1.0, 10.0)")
+    tried = [check_number("strengths", one, Range(above=0)) for one in given]
+    if not tried:
+        raise ValueError("strengths is empty; give one at least, such as strengths=(10.0,)")
     return tried

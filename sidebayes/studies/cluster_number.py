@@ -23,9 +23,9 @@ from sidebayes.models.blocks.side_information.links import Links
 from ..api import fit
 from ..common.arrays import point_table
 from ..common.columns import refuse_unknown_options
-from ..common.fields import Range, check_integer, check_number, check_seed
+from ..common.fields import check_integer, check_seed
 from ..data.tables import check_truth
-from .choice import NumberChoice
+from .choice import NumberChoice, read_strengths
 
 __all__ = ["ClusterChoice", "select_clusters"]
 
@@ -148,7 +148,7 @@ def select_clusters(
         first = check_integer("num_clusters", num_clusters, 1, len(points) + 1)
     most = check_integer("most_components", most_components, first, len(points) + 1)
     check_truth(truth, len(points))
-    tried = _strengths(strengths)
+    tried = read_strengths(strengths)
     patience, seed = check_integer("patience", patience), check_seed(seed)
     engine = (
         EM(num_restarts=10, num_inner_steps=30, tol=1e-5, max_steps=200)
@@ -200,15 +200,6 @@ def select_clusters(
     worth = int(table.index[int(table["bic"].argmin())])
     argument = "most_components" if worth == most else None  # else BIC ended growth
     return ClusterChoice.of(found, table, argument=argument, reached=worth)
-
-
-def _strengths(given: Any) -> list[float]:
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise TypeError(f"strengths = {given!r:.60}; pass several numbers, such as (1.0, 10.0)")
-    tried = [check_number("strengths", one, Range(above=0)) for one in given]
-    if not tried:
-        raise ValueError("strengths is empty; give one at least, such as strengths=(10.0,)")
-    return tried
 
 
 def _confidence(weights: NDArray) -> NDArray:

@@ -8,6 +8,7 @@ from scipy.stats import kstest
 from sidebayes.diagnostics.calibration import (
     Calibration,
     functionals,
+    is_told,
     rank_of_truth,
     uniformity,
 )
@@ -19,14 +20,14 @@ def ranks(size=200, num_draws=50, spread=1.0, shift=0.0, correlation=0.0, seed=0
     """Ranks of conjugate normal posteriors: truth N(0, 1), one datum N(truth, 1)."""
     rng = np.random.default_rng(seed)
     found = []
-    for run in range(size):
+    for _ in range(size):
         truth = rng.normal()
         mean = (truth + rng.normal()) / 2
         noise = rng.normal(size=num_draws)
         for k in range(1, num_draws):
             noise[k] = correlation * noise[k - 1] + np.sqrt(1 - correlation**2) * noise[k]
         draws = pd.DataFrame({"f": mean + shift + spread * np.sqrt(0.5) * noise})
-        found.append(rank_of_truth(pd.DataFrame({"f": [truth]}), draws, num_chains=1, seed=run))
+        found.append(rank_of_truth(pd.DataFrame({"f": [truth]}), draws, num_chains=1))
     return pd.DataFrame(found)
 
 
@@ -59,9 +60,22 @@ def test_correlated_draws_are_thinned():
 
 
 def test_ties_are_broken_evenly():
-    truth, draws = pd.DataFrame({"f": [1.0]}), pd.DataFrame({"f": np.ones(20)})
-    found = [rank_of_truth(truth, draws, num_chains=2, seed=k)["f"] for k in range(300)]
+    truth, found = pd.DataFrame({"f": [1.0], "g": [0.0]}), []
+    for seed in range(300):
+        noise = np.random.default_rng(seed).normal(size=20)
+        draws = pd.DataFrame({"f": np.ones(20), "g": noise})
+        found.append(rank_of_truth(truth, draws, num_chains=2)["f"])
+        assert rank_of_truth(truth, draws, num_chains=2)["f"] == found[-1]
     assert kstest(found, "uniform").pvalue > 1e-3
+    assert len(set(found)) == 300
+
+
+def test_what_equals_the_truth_in_every_draw_is_named_and_not_judged():
+    truth = pd.DataFrame({"f": [1.0], "g": [0.0]})
+    draws = pd.DataFrame({"f": np.ones(20), "g": np.r_[np.zeros(19), 1e-6]})
+    assert is_told(truth, draws).to_dict() == {"f": False, "g": True}
+    text = str(Calibration("exact", ranks(size=30), untold=("entropy", "occupied")))
+    assert text.endswith("Left out, equal to the truth in every draw: entropy, occupied.")
 
 
 def test_p_values_of_uniform_ranks_are_uniform():
@@ -115,3 +129,12 @@ def test_functionals_do_not_see_how_clusters_are_numbered():
     pd.testing.assert_frame_equal(functionals(moved, *given, turned, value, links), found)
     bare = functionals({"rate": draws["rate"]}, dims, {}, {}, None, value, links)
     assert list(bare) == ["log_likelihood", "rate"]
+
+
+def test_entries_of_symmetric_matrices_count_once():
+    root = np.random.default_rng(0).normal(size=(2, 5, 3, 3))
+    draws = {"covariance": root @ root.swapaxes(-1, -2), "slopes": root}
+    dims = dict.fromkeys(draws, ("a", "b"))
+    found = functionals(draws, dims, {}, {}, None, np.zeros((2, 5)), np.zeros((0, 2), int))
+    assert [f"covariance[{k}]" for k in (0, 1, 2, 4, 5, 8)] == [n for n in found if n[0] == "c"]
+    assert sum(name.startswith("slopes") for name in found) == 9

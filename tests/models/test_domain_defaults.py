@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from numpyro import handlers
 from sidebayes.diagnostics.sites import is_ordered
 from sidebayes.guides.domain_adaptation import ComponentMaps, mixture_by_bic
+from sidebayes.guides.engines.base import FitError
 from sidebayes.models.blocks.classes.source_worth import source_worth
 from sidebayes.models.domain_adaptation import domain_adaptation
 from sklearn.datasets import load_breast_cancer, load_wine
@@ -18,6 +21,7 @@ from sklearn.model_selection import train_test_split
 
 import sidebayes as sb
 from sidebayes import EM, ShiftPrior, SourceMixture
+from sidebayes.studies import adaptation
 from tests.support.draws import at_one
 
 ONE = EM(num_restarts=1, tol=1e-6, max_steps=200)
@@ -168,7 +172,7 @@ def test_a_move_that_known_classes_contradict_is_said():
 
 
 @pytest.mark.slow
-def test_a_choice_is_no_worse_than_porting_and_stronger_priors():
+def test_a_choice_is_not_clearly_worse_than_porting_and_stronger_priors():
     first, second, y, truth = halves()
     known = np.where(np.arange(len(truth)) % 8 == 0, truth, -1)
     choice = sb.select_adaptation(
@@ -179,7 +183,9 @@ def test_a_choice_is_no_worse_than_porting_and_stronger_priors():
         "default", "ported", "10 points", "100 points", "asked",
     ]  # fmt: skip
     held = table["prior"] != "asked"
-    assert table["error"][table["chosen"]].item() <= table["error"][held].min() + 1e-9
+    rows = (known >= 0).sum()
+    more = table["error"][table["chosen"]].item() - table["error"][held].min()
+    assert rows * more <= 2 * np.sqrt(1 + rows)
     assert table["changed"][table["prior"] == "ported"].item() == 0
 
 
@@ -257,6 +263,36 @@ def test_a_choice_takes_names_of_classes(domains):
     assert choice.candidates["accuracy"].max() > 0.9
 
 
+@pytest.mark.parametrize(("init", "starts"), [(None, 7), ({}, 1)])
+def test_what_is_always_tried_has_the_starts_of_the_engine(init, starts, monkeypatch):
+    def fit(*data, engine, **options):
+        assert engine == EM(num_restarts=starts, tol=1e-3)
+        raise FitError("seen")
+
+    monkeypatch.setattr(adaptation, "fit", fit)
+    setting = adaptation._Setting(*[None] * 6, EM(num_restarts=7, tol=1e-3), 0)
+    found = adaptation._candidate(setting, adaptation._Trial("default", 0, init, {}))
+    assert str(found) == "seen"
+
+
+def test_a_choice_counts_the_starts_that_led_to_its_mode():
+    """The verdict of a fit from given values counts one start, and advises to leave init out."""
+    heights = [-1.0, -5.0, -5.001, -9.0]
+    rows = pd.DataFrame(
+        {"prior": ["default", *["asked"] * 3], "start": [0, 0, 1, 2], "density": heights}
+    )
+    fits = [
+        SimpleNamespace(objective=np.array([[-99.0, one]]), tree={"fit_info": xr.Dataset()})
+        for one in heights
+    ]
+    errors = list(np.repeat([1.0, 0.0, 0.0, 0.0], 10).reshape(4, 10))
+    choice = adaptation._Trials(None, None, {}, fits, rows.to_dict("records"), errors).chosen()
+    assert choice.fit is fits[1]
+    assert choice.fit.tree["fit_info"].attrs == {
+        "starts_at_best": 2, "begun_by": "select_adaptation", "more_starts": "num_starts",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -264,9 +300,16 @@ def test_a_choice_takes_names_of_classes(domains):
         ({"source_labels": [[0], [1, 2]]}, "source_labels: .*rows of one length"),
         ({"source_labels": np.repeat([0, 2], 12)}, "source_labels has class 2; expected 0 to 1"),
         ({"source_labels": np.repeat([0, 1], 6)}, "source_labels has shape .12,.; expected 24"),
+        ({"strength": 3.0}, "takes no strength; .* pass them as strengths"),
+        ({"strengths": 10.0}, r"strengths = 10.0; pass several numbers, such as \(1.0, 10.0\)"),
+        ({"strengths": np.array(10.0)}, "strengths = array.*; pass several numbers"),
+        ({"strengths": ()}, "strengths is empty; give one at least"),
+        ({"truth": [0, 1], "source": None}, r"takes no truth; score choice.fit.classes\(\)"),
+        ({"shiftt": "flat", "source": None}, r"no option 'shiftt' \(did you mean 'shift'\?\)"),
     ],
 )
-def test_classes_of_a_choice_are_numbers_of_the_source(given, said):
+def test_arguments_of_a_choice_are_checked_before_the_source_is_fitted(given, said, monkeypatch):
+    monkeypatch.setattr(adaptation, "fit_source", lambda *a, **k: pytest.fail("source fitted"))
     x, labels = np.random.default_rng(0).normal(size=(24, 2)), np.repeat([0, 1], 12)
     source = sb.fit_source(x, labels, num_components=1)
     good = {"x": x, "known": labels, "source_x": x, "source_labels": labels, "source": source}

@@ -12,7 +12,7 @@ import pytest
 import sidebayes as sb
 from sidebayes import EM, SourceMixture
 from sidebayes.data.domains import _covariate
-from sidebayes.studies.adaptation import _judged
+from sidebayes.studies.adaptation import AdaptationChoice, _judged
 
 CORNERS = np.array([(0.0, 0.0), (3.5, 0.0), (0.0, 3.5), (3.5, 3.5)])
 ONE = EM(num_restarts=1, tol=1e-6, max_steps=200, num_inner_steps=30)
@@ -75,21 +75,55 @@ def test_bad_domains_are_named(given, said):
         sb.simulate_domains(kind, first, second, **dict(zip(["strength"], strength, strict=False)))
 
 
-def test_candidates_are_kept_by_both_quartiles():
-    table = pd.DataFrame(
-        {
-            "prior": ["ported", "default", "asked", "asked"],
-            "error": [0.0, 0.0, 0.5, 0.0],
-            "accuracy": [0.9, 0.95, 0.95, 0.2],
-            "density": [-3.0, -2.0, 0.0, -1.0],
-        }
+CANDIDATES = pd.DataFrame(
+    {
+        "prior": ["default", "ported", "asked", "asked"],
+        "accuracy": [0.9, 0.95, 0.95, 0.2],
+        "density": [-2.0, -9.0, -1.995, -4.0],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "missed", "said"),
+    [
+        (1, [1e-5, 1e-7, 0, 0], "So few rows can rule out no candidate."),
+        (4, [4, 0, 4, 4], "So few rows can rule out no candidate."),
+        (40, [1e-5, 1e-7, 0, 0], "These rows rule out no candidate."),
+        (40, [4, 0, 4, 30], "It is what `fit` makes by itself."),
+    ],
+)
+def test_the_densest_stands_unless_known_rows_clearly_speak_against_it(rows, missed, said):
+    """Differences of a few rows are chance, and so are tiny ones, however many rows there are."""
+    errors = np.clip(np.array(missed, float)[:, None] - np.arange(rows), 0, 1)
+    judged, why = _judged(CANDIDATES, errors)
+    assert judged["chosen"].tolist() == [True, False, False, False]
+    assert why.endswith(said)
+
+
+def test_why_a_candidate_was_chosen():
+    errors = np.zeros((4, 10))
+    errors[[0, 2], :6] = 1.0
+    judged, why = _judged(CANDIDATES, errors)
+    assert judged["kept"].tolist() == [False, True, False, True]
+    assert judged["chosen"].tolist() == [False, False, False, True]
+    assert why == (
+        "of the 2 whose errors at the 10 rows of known class cannot be told from the fewest, it has the "
+        "largest density. The default has clearly more errors."
     )
-    judged = _judged(table)
-    assert judged["kept"].tolist() == [False, True, False, False]
-    assert judged["chosen"].tolist() == [False, True, False, False]
-    none = _judged(table.assign(accuracy=[0.1, 0.1, 0.9, 0.1]))
-    assert none["kept"].tolist() == [True, True, False, True]
-    assert none["chosen"].tolist() == [False, False, False, True]
+    _, why = _judged(CANDIDATES.assign(density=[-2.0, -9.0, -1.5, -4.0]), errors[:, :1])
+    assert "the 4 whose errors at the one row of known" in why
+    assert "That of the default is lower by 0.5 nats. So few rows" in why
+    _, why = _judged(CANDIDATES[1:].reset_index(drop=True), errors[1:])
+    assert "default" not in why
+
+
+def test_a_choice_shows_its_reason_and_its_whole_table():
+    table = CANDIDATES.assign(error=1e-7, kept=True, chosen=[True, False, False, False])
+    text = repr(AdaptationChoice(None, pd.concat([table] * 20, ignore_index=True), "why so."))
+    assert text.startswith("'default' chosen of 80 candidates: why so.\n")
+    assert "..." not in text
+    assert all(name in text.splitlines()[1] for name in table)
 
 
 def turned(deviation, seed, size=320):

@@ -85,6 +85,6 @@ def test_posteriors_are_calibrated():
     for simulation in range(number):
         found = fit(drawn, simulation, engine).tree["posterior"]
         truth = drawn["prior"].to_dataset().isel(chain=0, draw=simulation)
-        ranks.append(ranks_of_truth(found, truth, SITES, simulation))
+        ranks.append(ranks_of_truth(found, truth, SITES))
     result = Calibration("joint_survival by nuts", pd.DataFrame(ranks), 0, level=1e-3)
     assert result.calibrated, result

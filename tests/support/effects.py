@@ -97,7 +97,7 @@ def simulate_joint(num_subjects=80, seed=0, slopes=(0.8, 0.5)):
     return table, persons.assign(died=(died <= end).astype(int))
 
 
-def ranks_of_truth(found, truth, names, seed):
+def ranks_of_truth(found, truth, names):
     """Ranks of drawn parameters among the draws of a fit by two chains, by entry of the sites named."""
     draws, real = {}, {}
     for name in names:
@@ -105,4 +105,4 @@ def ranks_of_truth(found, truth, names, seed):
         values = values.reshape(values.shape[0] * values.shape[1], -1)
         for entry, drawn in enumerate(truth[name].to_numpy().reshape(-1)):
             draws[f"{name}[{entry}]"], real[f"{name}[{entry}]"] = values[:, entry], [drawn]
-    return rank_of_truth(pd.DataFrame(real), pd.DataFrame(draws), num_chains=2, seed=seed)
+    return rank_of_truth(pd.DataFrame(real), pd.DataFrame(draws), num_chains=2)
