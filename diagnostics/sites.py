@@ -14,14 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "TRUSTED_MATCH",
     "circular_of",
+    "computed_of",
     "entry_names",
     "has_labelled_table",
     "has_labels",
     "is_label_dim",
     "is_ordered",
+    "judged_sites",
     "labelled_table",
     "link_kind",
     "name_axes",
+    "not_finite",
+    "numbered_sites",
     "point_sites",
     "role_of",
     "site_of",
@@ -64,14 +68,55 @@ def symmetries_of(tree: xr.DataTree) -> dict[str, str]:
     return {str(n): str(s.attrs["orthogonal"]) for n, s in sites if "orthogonal" in s.attrs}
 
 
+def computed_of(tree: xr.DataTree) -> list[str]:
+    """Deterministic sites, which a model computes from others."""
+    return _marked(tree, "computed")
+
+
+def not_finite(tree: xr.DataTree) -> dict[str, int]:
+    """Deterministic sites that are not finite in some draws, and in how many of these."""
+    found = {}
+    for name in computed_of(tree):
+        site = tree["posterior"][name]
+        fine = np.isfinite(site.to_numpy()).all(axis=tuple(range(2, site.ndim)))
+        found[name] = int((~fine).sum())
+    return {name: number for name, number in found.items() if number}
+
+
+def numbered_sites(tree: xr.DataTree) -> list[str]:
+    """Deterministic sites that change when clusters are renumbered, and of which no axis follows."""
+    return _marked(tree, "numbered")
+
+
+def judged_sites(tree: xr.DataTree) -> dict[str, xr.DataArray]:
+    """Sites by which draws are judged and compared, as numbers.
+
+    Others say what they say already: those of `not_finite`, and `numbered_sites`, whose draws are of one
+    numbering in one chain and of another in the next.
+    """
+    left_out = {*not_finite(tree), *numbered_sites(tree)}
+    sites = tree["posterior"].data_vars.items()
+    return {str(name): _numbers(site) for name, site in sites if name not in left_out}
+
+
+def _numbers(site: xr.DataArray) -> xr.DataArray:
+    """A site with 0 and 1 in place of truth values."""
+    return site.astype(float) if site.dtype == bool else site
+
+
 def circular_of(tree: xr.DataTree) -> list[str]:
     """Sites whose values are angles, in radians."""
-    return [str(n) for n, s in tree["posterior"].data_vars.items() if "circular" in s.attrs]
+    return _marked(tree, "circular")
+
+
+def _marked(tree: xr.DataTree, mark: str) -> list[str]:
+    """Sites that have an attribute."""
+    return [str(n) for n, s in tree["posterior"].data_vars.items() if mark in s.attrs]
 
 
 def unwrapped(tree: xr.DataTree) -> xr.Dataset:
-    """Draws of the sites, with angles within half a turn of their mean direction."""
-    sites = tree["posterior"].to_dataset()
+    """Draws of the sites as numbers, with angles within half a turn of their mean direction."""
+    sites = tree["posterior"].to_dataset().map(_numbers, keep_attrs=True)
     for name in circular_of(tree):
         direction = xr.apply_ufunc(np.exp, 1j * sites[name]).mean(("chain", "draw"))
         centre = xr.apply_ufunc(np.angle, direction)

@@ -12,6 +12,7 @@ from .api import fit, load
 from .common.files import as_path
 from .results.fit import Fit
 from .runs.arguments import find_method, read_run
+from .runs.run import stated_options
 from .streams import scan_among
 from .tasks import Task, run_tasks
 
@@ -124,14 +125,17 @@ def _one(shared: _Common, own: _Own) -> Fit:
     if shared.folder is None:
         return fit(method, *shared.data, progress=False, **arguments)
     path = shared.folder / f"{own.name}.nc"
-    asked = _asked(method, shared.data, arguments)
+    told = method, shared.data, arguments
     if not path.is_file():
+        asked = _asked(*told)
         found = fit(method, *shared.data, progress=False, **arguments)
         found.tree.attrs[_STAMP] = asked
         found.save(path)
         return found
     found = load(path, None if isinstance(method, str) else method)
-    if found.tree.attrs.get(_STAMP) != asked:
+    held = found.tree.attrs.get(_STAMP)
+    # earlier files tell what was given at its default from what was left out
+    if held != _asked(*told) and held != _asked(*told, as_given=True):
         raise ValueError(
             f"{path} holds a fit of other data, model, options, seed or start; name another folder, or "
             "remove it"
@@ -139,17 +143,33 @@ def _one(shared: _Common, own: _Own) -> Fit:
     return found
 
 
-def _asked(method: Any, data: tuple, arguments: dict[str, Any]) -> str:
-    """Digest of all that decides a fit."""
-    how = {name: arguments[name] for name in ("seed", "dtype", "init") if name in arguments}
-    init = how.get("init")
-    how["init"] = init.params if isinstance(init, Fit) else init
+def _asked(method: Any, data: tuple, arguments: dict[str, Any], *, as_given: bool = False) -> str:
+    """Digest of all that decides a fit, the same for what is left out and given at its default.
+
+    Parameters
+    ----------
+    as_given : bool
+        Tell these two apart, and arguments in one order from those in another.
+    """
+    defaults = {"seed": 0, "dtype": "float64", "init": None}
+    how = {name: arguments.get(name, default) for name, default in defaults.items()}
+    if isinstance(how["init"], Fit):
+        how["init"] = how["init"].params
+    if as_given:
+        how = {name: value for name, value in how.items() if name in {"init", *arguments}}
     rest = {name: value for name, value in arguments.items() if name not in _BESIDES}
     if scan_among(data, rest) is None:
         run = read_run(method, data, rest, arguments.get("engine"))
-        told: Any = run.model, dict(run.data), dict(run.options), run.engine
+        asked = dict(run.data), dict(run.options) if as_given else run.stated
+        told: Any = run.model, *asked, run.engine
     else:  # what it holds is not read
-        told = find_method(method)[1], data, rest, arguments.get("engine")
+        model = find_method(method)[1]
+        told = (
+            model,
+            data,
+            rest if as_given else stated_options(model, rest),
+            arguments.get("engine"),
+        )
     frozen = freeze((told, how))
     try:
         return digest(written(frozen, own_code=True))

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from ..sites import entry_names, is_label_dim, role_of, symmetries_of
+from ..sites import entry_names, is_label_dim, judged_sites, role_of, symmetries_of
 from .orthogonal import gram
 
 __all__ = ["comparable", "farthest", "wasserstein"]
@@ -23,7 +23,7 @@ def comparable(tree: xr.DataTree) -> dict[str, NDArray[np.float64]]:
 
     Mixing weights in order of size; parameters without a cluster axis as they are; others by
     their average over the clusters, and their standard deviation over them. Of what is known up to
-    an orthogonal transform the inner products.
+    an orthogonal transform the inner products. Sites that are not judged are left out, see `judged_sites`.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def comparable(tree: xr.DataTree) -> dict[str, NDArray[np.float64]]:
 
 def _parts(tree: xr.DataTree) -> dict[str, xr.DataArray]:
     """The functionals of `comparable` by chain and draw, those of an array together."""
-    sites = {str(name): site for name, site in tree["posterior"].data_vars.items()}
+    sites = judged_sites(tree)
     symmetries = symmetries_of(tree)
     turning = {name: sites[name].to_numpy() for name in symmetries}
     products = gram(turning, {name: sites[name].dims for name in symmetries}, symmetries)
