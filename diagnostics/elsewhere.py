@@ -178,7 +178,8 @@ def _arrays(name: str, draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
     for n, value in found.items():
         if value.ndim < 2 or 0 in value.shape[:2]:
             raise ValueError(
-                f"{_of(name, n)} has shape {value.shape}; expected (chain, draw, ...), one of each at least"
+                f"{_of(name, n)} has shape {value.shape}; expected (chain, draw, ...), one of each at least; "
+                "of NumPyro pass the MCMC itself, or get_samples(group_by_chain=True)"
             )
     sizes = {n: value.shape[:2] for n, value in found.items()}
     if len(set(sizes.values())) > 1:

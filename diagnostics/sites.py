@@ -140,7 +140,7 @@ def has_labels(tree: xr.DataTree) -> bool:
 
 
 def labelled_table(tree: xr.DataTree) -> NDArray[np.float64]:
-    """The first table of numbers with a row for every point that has a label.
+    """The first table of numbers with a row for every point that has a label, or the one column of them.
 
     Raises
     ------
@@ -163,10 +163,11 @@ def has_labelled_table(tree: xr.DataTree) -> bool:
 
 def _labelled_table(tree: xr.DataTree) -> NDArray[np.float64] | None:
     points = tree["responsibilities"].sizes["points"] if has_labels(tree) else None
-    for name, values in tables_of(tree, "observed_data").items():
-        if name != "truth" and values.ndim == 2 and points in (None, len(values)):
-            return values.to_numpy()
-    return None
+    tables = [v for name, v in tables_of(tree, "observed_data").items() if name != "truth"]
+    found = [v.to_numpy() for v in tables if v.ndim == 2 and points in (None, len(v))]
+    if not found and len(tables) == 1 and tables[0].shape == (points,):  # one number by point
+        found = [tables[0].to_numpy()[:, None]]
+    return found[0] if found else None
 
 
 def name_axes(data: xr.Dataset, names: Mapping[str, ArrayLike]) -> xr.Dataset:

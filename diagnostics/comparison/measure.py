@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sidebayes.common.magnitudes import listed
+
 from ..fitted import Fitted
 from ..names import quoted
 from ..sites import numbered_sites
@@ -53,12 +55,13 @@ def measure(fits: Mapping[str, Fitted]) -> tuple[dict[str, dict[str, Any]], list
 
 
 def _not_compared(fits: Mapping[str, Fitted]) -> list[str]:
-    """A sentence for every site whose draws mean another thing in each fit."""
+    """A sentence about sites whose draws mean another thing in each fit."""
     names = dict.fromkeys(name for fit in fits.values() for name in numbered_sites(fit.tree))
+    if len(fits) < 2 or not names:
+        return []
     return [
-        f"{name} depends on the numbers of the clusters, which differ from fit to fit, and is not compared."
-        for name in names
-        if len(fits) > 1
+        "Not compared, since they depend on the numbers of the clusters, which differ from fit to fit: "
+        f"{listed([*names])}."
     ]
 
 

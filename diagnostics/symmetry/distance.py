@@ -72,7 +72,9 @@ def wasserstein(draws: NDArray, reference: NDArray) -> float:
 
     The mean distance of their quantiles, on a fixed grid of probabilities, so that extreme draws
     count as little in the distance as in the standard deviation. Shifting the reference by one
-    of its standard deviations gives 1; a point mass at the mean of a normal one gives 0.8.
+    of its standard deviations gives 1; a point mass at the mean of a normal one gives 0.8. Of samples of
+    zeros and ones it is the difference of their means, in standard deviations of both together, since one
+    of them may be all ones.
 
     Parameters
     ----------
@@ -84,6 +86,11 @@ def wasserstein(draws: NDArray, reference: NDArray) -> float:
     float
         Infinite where the reference does not vary and the draws are elsewhere.
     """
+    if all(np.isin(values, (0, 1)).all() for values in (draws, reference)):
+        ours, theirs = np.mean(draws), np.mean(reference)
+        middle = (ours + theirs) / 2
+        if {ours, theirs} != {0.0, 1.0} and 0 < middle < 1:
+            return float(abs(ours - theirs) / np.sqrt(middle * (1 - middle)))
     ours, theirs = np.quantile(draws, _PROBABILITIES), np.quantile(reference, _PROBABILITIES)
     gap, spread = float(np.abs(ours - theirs).mean()), float(theirs.std())
     if gap <= 1e-10 * (1.0 + np.abs(theirs).max()):

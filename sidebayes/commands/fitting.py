@@ -90,7 +90,7 @@ def fit_asked(asked: Asked) -> Outcome:
     options = read_pairs("option", asked.option, card.fitted_by)
     runner = make_engine(asked.engine, card)
     settings = read_pairs("setting", asked.setting, type(runner))
-    _check(asked, to, options)
+    _check(asked, to, options, [field.name for field in fields(runner)])
     with spoken(_spelling(card, runner)):
         runner = _configured(runner, settings)
         columns = _columns(asked)
@@ -179,8 +179,10 @@ def _configured(engine: Any, settings: dict[str, Any]) -> Any:
     return replace(engine, **settings)
 
 
-def _check(asked: Asked, to: Arguments, options: Mapping[str, Any]) -> None:
-    """Refuse flags that contradict each other, or for which the card has no use."""
+def _check(
+    asked: Asked, to: Arguments, options: Mapping[str, Any], settings: Sequence[str]
+) -> None:
+    """Refuse flags that contradict each other, or for which card or engine have no use."""
     if asked.checkpoint is not None and to.card.routine_path:
         raise ValueError(
             f"{to.card.name} is fitted in several runs, which share no checkpoint; leave --checkpoint out"
@@ -221,6 +223,10 @@ def _check(asked: Asked, to: Arguments, options: Mapping[str, Any]) -> None:
     for name in options:
         if name == "num_clusters" and asked.num_clusters is not None:
             raise ValueError("--num-clusters and --option num_clusters=... are one; give it once")
+        if name in settings and name not in to.signature.options:
+            raise ValueError(
+                f"--option {name}=...: {name} is a setting of the engine; give --setting {name}=..."
+            )
         if name in to.signature:
             raise ValueError(
                 f"--option {name}=...: {name} is data of {to.card.name}; see `sidebayes fit --help` "

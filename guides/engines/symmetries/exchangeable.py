@@ -206,9 +206,10 @@ def _exchangeable(
     free = not _close(start[0].weights, start[1].weights).all()
     if alike and free and _close(moved.prior, start[0].prior):
         return (), (
-            f"components may be renumbered but for their weights, which no axis of length {size} gives, so "
-            "that components may change their numbers between draws, which are averaged as they are; sample "
-            "the weights as one point of a simplex, such as from a Dirichlet distribution"
+            "The components are told apart by their weights alone, so that they may change their numbers "
+            f"between draws, which are averaged as they are: no site with an entry for each of the {size} "
+            "components gives the weights. Sample them from a Dirichlet distribution; where they depend "
+            "on covariates, sample coefficients in a plate of the components, and take the softmax"
         )
     return (), None
 

@@ -191,6 +191,9 @@ def test_a_mode_that_all_may_have_missed_is_spoken_of():
     assert "No fit of nuts or hmc started at draws of the prior" in str(both)
     prior = small(3, engine="smc", evidence=-700.0, error=0.5)
     assert missed not in str(compare_fits({"nuts": small(1), "smc": prior}))
+    scaled = small(3, engine="smc")  # where handlers.scale leaves no evidence
+    scaled.config = sidebayes.SMC()
+    assert missed not in str(compare_fits({"nuts": small(1), "smc": scaled}))
     long_run = small(1)
     long_run.tree["fit_info"].attrs["reference"] = "NUTS and SMC agree"
     assert missed not in str(compare_fits({"long": long_run, "hmc": small(2)}))
