@@ -213,7 +213,9 @@ class Fit(FitBase):
 
         Sites that an engine gives a point, where others have draws, have no spread; the column
         ``point`` tells which they are. Angles are taken within half a turn of their mean direction, so that
-        means and intervals may lie beyond π.
+        means and intervals may lie beyond π. Truth values count as 0 and 1. Deterministic sites that change
+        with the numbers of clusters are computed anew by those of the relabelled draws, and NaN where these
+        differ from the stored ones and the model is not known.
 
         Parameters
         ----------
