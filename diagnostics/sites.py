@@ -91,8 +91,8 @@ def numbered_sites(tree: xr.DataTree) -> list[str]:
 def judged_sites(tree: xr.DataTree) -> dict[str, xr.DataArray]:
     """Sites by which draws are judged and compared, as numbers.
 
-    Others say what they say already: those of `not_finite`, and `numbered_sites`, whose draws are of one
-    numbering in one chain and of another in the next.
+    Deterministic sites that cannot be compared are left out, since the sites that they are computed from are
+    judged already: those of `not_finite`, and `numbered_sites`, whose chains may have other numberings.
     """
     left_out = {*not_finite(tree), *numbered_sites(tree)}
     sites = tree["posterior"].data_vars.items()

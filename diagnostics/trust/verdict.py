@@ -213,14 +213,18 @@ def _points(fit: Fitted) -> list[str]:
 
 
 def _undefined(fit: Fitted) -> list[str]:
-    """Computed sites that are not finite in some draws, and so left out of what is judged."""
-    sizes = fit.tree["posterior"].sizes
-    number = sizes["chain"] * sizes["draw"]
+    """Computed sites that are not finite in some draws, and so left out of what is judged.
+
+    Blocks give theirs roles: a correlation with what does not vary has no value, which is no fault.
+    """
+    sites = fit.tree["posterior"]
+    number = sites.sizes["chain"] * sites.sizes["draw"]
     return [
         f"{name} is NaN or infinite "
         + (f"in {bad} of {number} draws" if number > 1 else "at this point")
         + ", and is left out of R-hat and of comparisons; look at what the model computes there"
         for name, bad in not_finite(fit.tree).items()
+        if not role_of(sites[name])
     ]
 
 
