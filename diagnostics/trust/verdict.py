@@ -224,7 +224,7 @@ def _undefined(fit: Fitted) -> list[str]:
         + (f"in {bad} of {number} draws" if number > 1 else "at this point")
         + ", and is left out of R-hat and of comparisons; look at what the model computes there"
         for name, bad in not_finite(fit.tree).items()
-        if not role_of(sites[name])
+        if not role_of(sites.data_vars[name])
     ]
 
 
