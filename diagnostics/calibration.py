@@ -64,7 +64,7 @@ def functionals(
         found |= of_labels(prob, links, num_pairs)
     columns = {"log_likelihood": log_likelihood.ravel()}
     for name, values in found.items():
-        flat = values.reshape(values.shape[0] * values.shape[1], -1)
+        flat = values.reshape(values.shape[0] * values.shape[1], -1).astype(float)
         many = flat.shape[1] > 1
         columns |= {f"{name}[{k}]" if many else name: flat[:, k] for k in _entries(values)}
     return pd.DataFrame(columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def made_by(tree: xr.DataTree) -> str:
     return str(attrs.get("inference_library") or "elsewhere")
 
 
-def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
+def read_draws(given: Any, name: str = "draws", computed: Collection[str] = ()) -> xr.DataTree:
     """Return draws as a tree in ArviZ's schema, with at least the group ``posterior``.
 
     Parameters
@@ -49,11 +49,13 @@ def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
         the draws of each chain. A path is that of a NetCDF file of ArviZ.
     name : str
         Name of the argument, for messages.
+    computed : collection of str
+        Deterministic sites, whose draws need not be finite.
 
     Raises
     ------
     TypeError, ValueError
-        If it holds no draws, or a draw is not finite.
+        If it holds no draws, or a draw of another site is not finite.
     """
     if isinstance(given, str | os.PathLike):
         if not Path(given).is_file():
@@ -99,7 +101,7 @@ def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
         )
     tree["posterior"] = xr.DataTree(posterior.to_dataset().transpose("chain", "draw", ...))
     values = {str(n): real_array(_of(name, n), v) for n, v in posterior.data_vars.items()}
-    bad = [n for n, value in values.items() if not np.isfinite(value).all()]
+    bad = [n for n, v in values.items() if n not in computed and not np.isfinite(v).all()]
     if bad:
         cells = {n: values[n].reshape(*values[n].shape[:2], -1) for n in bad}
         none = {n: int(np.isnan(cell).all(axis=2).sum()) for n, cell in cells.items()}
@@ -176,7 +178,8 @@ def _arrays(name: str, draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
     for n, value in found.items():
         if value.ndim < 2 or 0 in value.shape[:2]:
             raise ValueError(
-                f"{_of(name, n)} has shape {value.shape}; expected (chain, draw, ...), one of each at least"
+                f"{_of(name, n)} has shape {value.shape}; expected (chain, draw, ...), one of each at least; "
+                "of NumPyro pass the MCMC itself, or get_samples(group_by_chain=True)"
             )
     sizes = {n: value.shape[:2] for n, value in found.items()}
     if len(set(sizes.values())) > 1:

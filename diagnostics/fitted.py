@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
@@ -22,12 +22,20 @@ class FittedRun(Protocol):
     """The run of a fit, as far as diagnostics read it; see `sidebayes.runs.run.Run`."""
 
     @property
+    def model(self) -> Callable[..., None] | None:
+        """The model; None where it is not known."""
+
+    @property
     def data(self) -> Mapping[str, Any]:
         """Data by name of the argument."""
 
     @property
     def options(self) -> Mapping[str, Any]:
         """Options of the model."""
+
+    @property
+    def stated(self) -> Mapping[str, Any]:
+        """Options that are not at the model's defaults."""
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:

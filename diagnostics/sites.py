@@ -14,14 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "TRUSTED_MATCH",
     "circular_of",
+    "computed_of",
     "entry_names",
     "has_labelled_table",
     "has_labels",
     "is_label_dim",
     "is_ordered",
+    "judged_sites",
     "labelled_table",
     "link_kind",
     "name_axes",
+    "not_finite",
+    "numbered_sites",
     "point_sites",
     "role_of",
     "site_of",
@@ -64,14 +68,55 @@ def symmetries_of(tree: xr.DataTree) -> dict[str, str]:
     return {str(n): str(s.attrs["orthogonal"]) for n, s in sites if "orthogonal" in s.attrs}
 
 
+def computed_of(tree: xr.DataTree) -> list[str]:
+    """Deterministic sites, which a model computes from others."""
+    return _marked(tree, "computed")
+
+
+def not_finite(tree: xr.DataTree) -> dict[str, int]:
+    """Deterministic sites that are not finite in some draws, and in how many of these."""
+    found = {}
+    for name in computed_of(tree):
+        site = tree["posterior"][name]
+        fine = np.isfinite(site.to_numpy()).all(axis=tuple(range(2, site.ndim)))
+        found[name] = int((~fine).sum())
+    return {name: number for name, number in found.items() if number}
+
+
+def numbered_sites(tree: xr.DataTree) -> list[str]:
+    """Deterministic sites that change when clusters are renumbered, and of which no axis follows."""
+    return _marked(tree, "numbered")
+
+
+def judged_sites(tree: xr.DataTree) -> dict[str, xr.DataArray]:
+    """Sites by which draws are judged and compared, as numbers.
+
+    Deterministic sites that cannot be compared are left out, since the sites that they are computed from are
+    judged already: those of `not_finite`, and `numbered_sites`, whose chains may have other numberings.
+    """
+    left_out = {*not_finite(tree), *numbered_sites(tree)}
+    sites = tree["posterior"].data_vars.items()
+    return {str(name): _numbers(site) for name, site in sites if name not in left_out}
+
+
+def _numbers(site: xr.DataArray) -> xr.DataArray:
+    """A site with 0 and 1 in place of truth values."""
+    return site.astype(float) if site.dtype == bool else site
+
+
 def circular_of(tree: xr.DataTree) -> list[str]:
     """Return sites whose values are angles, in radians."""
-    return [str(n) for n, s in tree["posterior"].data_vars.items() if "circular" in s.attrs]
+    return _marked(tree, "circular")
+
+
+def _marked(tree: xr.DataTree, mark: str) -> list[str]:
+    """Return sites that have an attribute."""
+    return [str(n) for n, s in tree["posterior"].data_vars.items() if mark in s.attrs]
 
 
 def unwrapped(tree: xr.DataTree) -> xr.Dataset:
-    """Return draws of the sites, with angles within half a turn of their mean direction."""
-    sites = tree["posterior"].to_dataset()
+    """Return draws of the sites as numbers, with angles within half a turn of their mean direction."""
+    sites = tree["posterior"].to_dataset().map(_numbers, keep_attrs=True)
     for name in circular_of(tree):
         direction = xr.apply_ufunc(np.exp, 1j * sites[name]).mean(("chain", "draw"))
         centre = xr.apply_ufunc(np.angle, direction)
@@ -95,7 +140,7 @@ def has_labels(tree: xr.DataTree) -> bool:
 
 
 def labelled_table(tree: xr.DataTree) -> NDArray[np.float64]:
-    """Return the first table of numbers with a row for every point that has a label.
+    """Return the first table of numbers with a row, or one number, for every point that has a label.
 
     Raises
     ------
@@ -118,10 +163,11 @@ def has_labelled_table(tree: xr.DataTree) -> bool:
 
 def _labelled_table(tree: xr.DataTree) -> NDArray[np.float64] | None:
     points = tree["responsibilities"].sizes["points"] if has_labels(tree) else None
-    for name, values in tables_of(tree, "observed_data").items():
-        if name != "truth" and values.ndim == 2 and points in (None, len(values)):
-            return values.to_numpy()
-    return None
+    tables = [v for name, v in tables_of(tree, "observed_data").items() if name != "truth"]
+    found = [v.to_numpy() for v in tables if v.ndim == 2 and points in (None, len(v))]
+    if not found and len(tables) == 1 and tables[0].shape == (points,):  # one number by point
+        found = [tables[0].to_numpy()[:, None]]
+    return found[0] if found else None
 
 
 def name_axes(data: xr.Dataset, names: Mapping[str, ArrayLike]) -> xr.Dataset:

@@ -35,6 +35,8 @@ def to_datatree(
     roles: Mapping[str, str] | None = None,
     symmetries: Mapping[str, str] | None = None,
     circular: Collection[str] = (),
+    computed: Collection[str] = (),
+    numbered: Collection[str] = (),
     ordered: bool = False,
     remarks: Sequence[str] = (),
 ) -> xr.DataTree:
@@ -69,6 +71,10 @@ def to_datatree(
         An axis of a site that is identified up to an orthogonal transform: its attribute ``orthogonal``.
     circular : collection of str, optional
         Sites whose values are angles: their attribute ``circular``.
+    computed : collection of str, optional
+        Deterministic sites: their attribute ``computed``.
+    numbered : collection of str, optional
+        Those of them that change when clusters are renumbered, along no axis: their attribute ``numbered``.
     ordered : bool
         Whether clusters have an order, so that none may be renumbered: the attribute
         ``ordered_clusters`` of the posterior.
@@ -119,8 +125,10 @@ def to_datatree(
             posterior[name].attrs["role"] = role
     for name, axis in (symmetries or {}).items():
         posterior[name].attrs["orthogonal"] = axis
-    for name in filter(posterior.__contains__, circular):
-        posterior[name].attrs["circular"] = 1
+    marked = {"circular": circular, "computed": computed, "numbered": numbered}
+    for mark, sites in marked.items():
+        for name in filter(posterior.__contains__, sites):
+            posterior[name].attrs[mark] = 1
     tree["posterior"] = xr.DataTree(posterior)
     tree["sample_stats"] = xr.DataTree(dict_to_dataset(dict(result.sample_stats)))
     if result.conditional_draws:

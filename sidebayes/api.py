@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from sidebayes.diagnostics.comparison.compare import Comparison, compare_fits
 from sidebayes.diagnostics.comparison.draws_elsewhere import draws_elsewhere
 from sidebayes.diagnostics.elsewhere import is_draws, read_draws
+from sidebayes.diagnostics.sites import computed_of
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.plumbing.checkpoint import check_checkpoint
 
@@ -26,7 +27,7 @@ from .runs import checks, record
 from .runs.arguments import check_dtype, read_run
 from .runs.problems import shapes_of
 from .runs.run import Run
-from .runs.stored import other_densities, stored_run
+from .runs.stored import identity_of, other_densities, stored_run
 from .runs.zoo import find_card
 from .streams import with_samples
 
@@ -182,8 +183,9 @@ def compare(fits: Mapping[str, Fit | xr.DataTree | xr.Dataset | str | Path | MCM
     saved = [name for name, path in paths.items() if path.is_file() and is_sealed(path)]
     fits = {**fits, **{name: load(paths[name]) for name in saved}}
     own = {name: one for name, one in fits.items() if isinstance(one, Fit)}
+    computed = {name for fit in own.values() for name in computed_of(fit.tree)}
     drawn = {
-        name: draws_elsewhere(read_draws(one, f"fits[{name!r}]"), own)
+        name: draws_elsewhere(read_draws(one, f"fits[{name!r}]", computed), own)
         for name, one in fits.items()
         if name not in own
     }
@@ -236,6 +238,7 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
         run = Run(**fields)
         check_dtype(run.dtype)
         _check_whole(tree, run)
+        tree.attrs["sidebayes_identity"] = identity_of(tree, run)
     if run.model is not None and (model is not None or options):
         _check_sites(tree, run)
     return Fit(tree, run)
@@ -294,7 +297,8 @@ def _check_whole(tree: xr.DataTree, run: Run) -> None:
         checks.check_options(run.signature, run.options, run.method)
     if missing:
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    blank = [str(n) for n, v in tree["posterior"].data_vars.items() if np.isnan(v).any()]
+    computed, sites = computed_of(tree), tree["posterior"].data_vars.items()
+    blank = [str(n) for n, v in sites if n not in computed and np.isnan(v).any()]
     if blank:
         raise ValueError(f"its posterior holds NaN for {blank}")
 

@@ -16,7 +16,7 @@ from .api import fit, load
 from .common.files import as_path
 from .results.fit import Fit
 from .runs.arguments import find_method, read_run
-from .runs.run import Run
+from .runs.run import Run, stated_options
 from .streams import scan_among
 from .tasks import Task, run_tasks
 
@@ -35,6 +35,8 @@ _BESIDES = (
     "truth",
 )
 """Arguments of `sidebayes.fit` that are neither data nor options of a model."""
+_DESCRIBES = ("truth", "feature_names")
+"""Those of them that describe the data of a fit, and do not change it."""
 
 
 def fit_each(
@@ -140,14 +142,18 @@ def _one(shared: _Common, own: _Own) -> Fit:
     if shared.folder is None:
         return fit(method, *shared.data, progress=False, **arguments)
     path = shared.folder / f"{own.name}.nc"
-    asked, run = _asked(method, shared.data, arguments)
+    run = _run(method, shared.data, arguments)
+    asked = method, shared.data, arguments, run
     if not path.is_file():
+        stamp = _stamp(*asked)
         found = fit(method, *shared.data, progress=False, **arguments)
-        found.tree.attrs[_STAMP] = asked
+        found.tree.attrs[_STAMP] = stamp
         found.save(path)
         return found
     found = load(path, None if isinstance(method, str) else method)
-    if found.tree.attrs.get(_STAMP) != asked:
+    held = found.tree.attrs.get(_STAMP)
+    # files of earlier versions distinguish an option given at its default from one left out
+    if held != _stamp(*asked) and held != _stamp(*asked, as_given=True):
         raise ValueError(
             f"{path} holds a fit of other data, model, options, seed or start; name another folder, or "
             "remove it"
@@ -155,8 +161,17 @@ def _one(shared: _Common, own: _Own) -> Fit:
     return found if run is None else _described_as(found, run, path)
 
 
+def _run(method: Any, data: tuple, arguments: dict[str, Any]) -> Run | None:
+    """Return the run of a fit; None for a table on disk, which is not read."""
+    rest = {name: value for name, value in arguments.items() if name not in _BESIDES}
+    if scan_among(data, rest) is not None:
+        return None
+    beside = {name: arguments[name] for name in _DESCRIBES if name in arguments}
+    return read_run(method, data, rest, arguments.get("engine"), **beside)
+
+
 def _described_as(found: Fit, run: Run, path: Path) -> Fit:
-    """A stored fit with the truth of a run that asks for the same."""
+    """Return a stored fit with the truth of a run that is otherwise the same."""
     stored, names = found.run, dict(run.columns)
     if (stored.feature_names, dict(stored.columns)) != (run.feature_names, names):
         raise ValueError(
@@ -172,27 +187,43 @@ def _described_as(found: Fit, run: Run, path: Path) -> Fit:
 
 
 def _named(run: Run) -> str:
-    """Names of the columns of all tables that have some."""
+    """Return the names of the columns of all tables that have some."""
     given = run.columns.values() or [run.feature_names]
     return listed([name for names in given for name in names])
 
 
-def _asked(method: Any, data: tuple, arguments: dict[str, Any]) -> tuple[str, Run | None]:
-    """Digest of all that decides a fit, and its run; None for a table on disk."""
-    how = {name: arguments[name] for name in ("seed", "dtype", "init") if name in arguments}
-    init = how.get("init")
-    how["init"] = init.params if isinstance(init, Fit) else init
-    rest = {name: value for name, value in arguments.items() if name not in _BESIDES}
-    beside = {name: arguments[name] for name in ("truth", "feature_names") if name in arguments}
-    run = None
-    if scan_among(data, rest) is None:
-        run = read_run(method, data, rest, arguments.get("engine"), **beside)
-        told: Any = run.model, dict(run.data), dict(run.options), run.engine
-    else:  # what it holds is not read
-        told = find_method(method)[1], data, rest | beside, arguments.get("engine")
-    frozen = freeze((told, how))
+def _stamp(
+    method: Any,
+    data: tuple,
+    arguments: dict[str, Any],
+    run: Run | None,
+    *,
+    as_given: bool = False,
+) -> str:
+    """Return a digest of all that decides a fit, the same for options left out or given at their defaults.
+
+    Parameters
+    ----------
+    as_given : bool
+        Distinguish these two, and arguments in one order from those in another.
+    """
+    defaults = {"seed": 0, "dtype": "float64", "init": None}
+    how = {name: arguments.get(name, default) for name, default in defaults.items()}
+    if isinstance(how["init"], Fit):
+        how["init"] = how["init"].params
+    if as_given:
+        how = {name: value for name, value in how.items() if name in {"init", *arguments}}
+    if run is None:
+        model = find_method(method)[1]
+        rest = {n: v for n, v in arguments.items() if n not in _BESIDES or n in _DESCRIBES}
+        options = rest if as_given else stated_options(model, rest)
+        decides: Any = model, data, options, arguments.get("engine")
+    else:
+        options = dict(run.options) if as_given else run.stated
+        decides = run.model, dict(run.data), options, run.engine
+    frozen = freeze((decides, how))
     try:
-        return digest(written(frozen, own_code=True)), run
+        return digest(written(frozen, own_code=True))
     except NamelessError as error:
         raise ValueError(
             f"{error}, so that a stored fit could not be told from another; leave folder out, or give that "

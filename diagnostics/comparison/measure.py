@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from sidebayes.common.magnitudes import listed
+
 from ..fitted import Fitted
 from ..names import quoted
+from ..sites import numbered_sites
 from ..symmetry.distance import farthest
 from ..symmetry.invariants import same_cluster
 from ..trust.modes import same_question
@@ -44,11 +47,22 @@ def measure(fits: Mapping[str, Fitted]) -> tuple[dict[str, dict[str, Any]], list
     by_question: dict[tuple, dict[str, Fitted]] = {}
     for name, fit in fits.items():
         by_question.setdefault(same_question(fit), {})[name] = fit
-    notes: list[str] = []
+    notes = _not_compared(fits)
     for peers in by_question.values():
         if len(peers) > 1 and any(map(may_lead, peers.values())):
             notes += _measure_peers(peers, rows, alone=len(by_question) == 1)
     return rows, notes
+
+
+def _not_compared(fits: Mapping[str, Fitted]) -> list[str]:
+    """A sentence about sites whose draws mean another thing in each fit."""
+    names = dict.fromkeys(name for fit in fits.values() for name in numbered_sites(fit.tree))
+    if len(fits) < 2 or not names:
+        return []
+    return [
+        "Not compared, since they depend on the numbers of the clusters, which differ from fit to fit: "
+        f"{listed([*names])}."
+    ]
 
 
 def _measure_peers(

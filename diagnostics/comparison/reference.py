@@ -87,10 +87,15 @@ def may_lead(fit: Fitted) -> bool:
 
 
 def starts_at_prior(fit: Fitted) -> bool:
-    """Whether chains started at draws of the prior: those whose own evidence has a standard error do."""
+    """Whether chains started at draws of the prior.
+
+    Those whose own evidence has a standard error do, and runs of such an engine where the density has no
+    evidence at all. A mere bound of the evidence says that particles may have lost where they started.
+    """
     info = fit.tree["fit_info"].attrs
     own = "bridged" not in info and not np.isnan(info.get("log_evidence_error", np.nan))
-    return fit.tree["posterior"].sizes["chain"] > 1 and own
+    without = "log_evidence" not in info and fit.config.starts_at_prior
+    return fit.tree["posterior"].sizes["chain"] > 1 and (own or without)
 
 
 def is_long_run(fit: Fitted) -> bool:

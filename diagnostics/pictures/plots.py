@@ -79,6 +79,8 @@ def plot_clusters(fit: AskedFit) -> Figure:
     )
     _draw_components(axis, fit, centre, axes, colour)
     axis.set(xlabel=names[0], ylabel=names[1])
+    if not names[1]:  # a single feature, along a line
+        axis.set_yticks([])
     axis.autoscale_view()
     num_links = fit.tree["constant_data"].sizes.get("link", 0)
     if num_links:

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from ..sites import entry_names, is_label_dim, role_of, symmetries_of
+from ..sites import entry_names, is_label_dim, judged_sites, role_of, symmetries_of
 from .orthogonal import gram
 
 __all__ = ["comparable", "farthest", "wasserstein"]
@@ -23,7 +23,7 @@ def comparable(tree: xr.DataTree) -> dict[str, NDArray[np.float64]]:
 
     Mixing weights in order of size; parameters without a cluster axis as they are; others by
     their average over the clusters, and their standard deviation over them. Of what is known up to
-    an orthogonal transform the inner products.
+    an orthogonal transform the inner products. Sites that are not judged are left out, see `judged_sites`.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def comparable(tree: xr.DataTree) -> dict[str, NDArray[np.float64]]:
 
 def _parts(tree: xr.DataTree) -> dict[str, xr.DataArray]:
     """The functionals of `comparable` by chain and draw, those of an array together."""
-    sites = {str(name): site for name, site in tree["posterior"].data_vars.items()}
+    sites = judged_sites(tree)
     symmetries = symmetries_of(tree)
     turning = {name: sites[name].to_numpy() for name in symmetries}
     products = gram(turning, {name: sites[name].dims for name in symmetries}, symmetries)
@@ -72,7 +72,9 @@ def wasserstein(draws: NDArray, reference: NDArray) -> float:
 
     The mean distance of their quantiles, on a fixed grid of probabilities, so that extreme draws
     count as little in the distance as in the standard deviation. Shifting the reference by one
-    of its standard deviations gives 1; a point mass at the mean of a normal one gives 0.8.
+    of its standard deviations gives 1; a point mass at the mean of a normal one gives 0.8. Of samples of
+    zeros and ones it is the difference of their means, in standard deviations of both together, since one
+    of them may be all ones.
 
     Parameters
     ----------
@@ -84,6 +86,11 @@ def wasserstein(draws: NDArray, reference: NDArray) -> float:
     float
         Infinite where the reference does not vary and the draws are elsewhere.
     """
+    if all(np.isin(values, (0, 1)).all() for values in (draws, reference)):
+        ours, theirs = np.mean(draws), np.mean(reference)
+        middle = (ours + theirs) / 2
+        if {ours, theirs} != {0.0, 1.0} and 0 < middle < 1:
+            return float(abs(ours - theirs) / np.sqrt(middle * (1 - middle)))
     ours, theirs = np.quantile(draws, _PROBABILITIES), np.quantile(reference, _PROBABILITIES)
     gap, spread = float(np.abs(ours - theirs).mean()), float(theirs.std())
     if gap <= 1e-10 * (1.0 + np.abs(theirs).max()):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import entr
 from scipy.stats import chi2
 
-from ..sites import circular_of, has_labels, is_label_dim, role_of, symmetries_of
+from ..sites import circular_of, has_labels, is_label_dim, judged_sites, role_of, symmetries_of
 from .orthogonal import gram
 
 __all__ = [
@@ -211,10 +211,10 @@ def _same(prob: NDArray, pairs: NDArray) -> NDArray[np.float64]:
 
 
 def _of_parameters(tree: xr.DataTree) -> dict[str, NDArray]:
-    sites = tree["posterior"].data_vars.items()
-    draws = {str(name): site.to_numpy() for name, site in sites}
-    dims = {str(name): site.dims for name, site in sites}
-    roles = {str(name): role_of(site) for name, site in sites}
+    sites = judged_sites(tree)
+    draws = {name: site.to_numpy() for name, site in sites.items()}
+    dims = {name: site.dims for name, site in sites.items()}
+    roles = {name: role_of(site) for name, site in sites.items()}
     found = of_parameters(draws, dims, roles, symmetries_of(tree), circular_of(tree))
     density = tree["sample_stats"]["lp"].to_numpy()
     known = {} if np.isnan(density).all() else {"lp": density}  # draws may come without a density

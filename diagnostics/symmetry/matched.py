@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +12,15 @@ from sidebayes.guides.engines.problem.posterior import thin
 
 from sidebayes.common.warnings import warn_user
 
-from ..sites import TRUSTED_MATCH, circular_of, has_labels, is_ordered, unwrapped, wrapped
+from ..sites import (
+    TRUSTED_MATCH,
+    circular_of,
+    has_labels,
+    is_ordered,
+    numbered_sites,
+    unwrapped,
+    wrapped,
+)
 from ..tree import pooled_draws
 from .orthogonal import align
 from .relabelling import relabel
@@ -26,10 +35,17 @@ class MatchedDraws:
     ----------
     tree : DataTree
         Of the fit; it is not changed.
+    compute : callable
+        ``compute(names, draws)`` gives deterministic sites at draws of the latent ones, shape (num_draws,
+        ...); None where the model is not known.
     """
 
-    def __init__(self, tree: xr.DataTree) -> None:
-        self.tree = tree
+    def __init__(
+        self,
+        tree: xr.DataTree,
+        compute: Callable[[Collection[str], Mapping[str, NDArray]], dict[str, NDArray] | None],
+    ) -> None:
+        self.tree, self.compute = tree, compute
 
     @cached_property
     def relabelled(self) -> tuple[xr.DataTree, float]:
@@ -42,6 +58,7 @@ class MatchedDraws:
         tree, score = relabel(self.tree)
         if is_ordered(self.tree):
             return tree, 1.0
+        tree = self._computed_anew(tree)
         if score < TRUSTED_MATCH:
             warn_user(
                 f"clusters cannot be matched across draws (score {score:.2f}); estimates by cluster "
@@ -49,6 +66,26 @@ class MatchedDraws:
                 "as same_cluster, describe the whole posterior"
             )
         return tree, score
+
+    def _computed_anew(self, tree: xr.DataTree) -> xr.DataTree:
+        """A relabelled tree with the sites that depend on the numbers of clusters, by the new numbers."""
+        order, names = tree["relabelling"]["permutation"].to_numpy(), numbered_sites(tree)
+        if not names or (order == np.arange(order.shape[-1])).all():
+            return tree
+        posterior = tree["posterior"].to_dataset()
+        size = order.shape[0] * order.shape[1]
+        draws = {str(n): v.to_numpy().reshape(size, *v.shape[2:]) for n, v in posterior.items()}
+        found = self.compute(names, draws)
+        if found is None:
+            warn_user(
+                f"{' and '.join(names)} cannot be computed by the new numbers of the clusters, since the "
+                "file does not hold the model, and is NaN; load the fit with its model"
+            )
+            found = {name: np.full(draws[name].shape, np.nan) for name in names}
+        anew = {n: posterior[n].copy(data=v.reshape(posterior[n].shape)) for n, v in found.items()}
+        out = tree.copy()
+        out["posterior"] = xr.DataTree(posterior.assign(anew))
+        return out
 
     @cached_property
     def aligned(self) -> tuple[xr.DataTree, float]:

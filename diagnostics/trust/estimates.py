@@ -112,7 +112,7 @@ def _entries(name: str, site: xr.DataArray) -> pd.DataFrame:
 
 
 def _summary(draws: NDArray, names: list[str]) -> pd.DataFrame:
-    flat = draws.reshape(draws.shape[0] * draws.shape[1], -1)
+    flat = draws.reshape(draws.shape[0] * draws.shape[1], -1).astype(float)
     table = pd.DataFrame({"estimate": flat.mean(axis=0)}, index=names)
     if len(flat) > 1:
         table["standard_error"] = flat.std(axis=0, ddof=1)

@@ -47,15 +47,20 @@ def same_question(fit: Fitted) -> tuple:
         for name, values in sorted(tables_of(fit.tree, group).items())
         if name not in known
     ]
-    # functions without a name that is valid in other processes are compared by identity
-    model = fit.tree.attrs.get("sidebayes_identity") or freeze(getattr(fit.run, "model", None))
     return (
         fit.method,
-        model,
-        fit.tree.attrs.get("sidebayes_options", ""),
+        fit.tree.attrs.get("sidebayes_identity") or _asked(fit),
         fit.tree.attrs.get("sidebayes_sets", ""),
         *map(_content, arrays),
     )
+
+
+def _asked(fit: Fitted) -> Any:
+    """Return model and options that have no name in another process; functions are compared by identity."""
+    run = fit.run
+    if run is None or run.model is None:
+        return fit.tree.attrs.get("sidebayes_options", "")
+    return freeze((run.model, run.stated))
 
 
 def _content(values: Any) -> Any:

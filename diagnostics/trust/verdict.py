@@ -12,7 +12,7 @@ from sidebayes.models.blocks.components.few_points import MANY
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..fitted import Fitted
-from ..sites import is_label_dim, is_ordered, point_sites, role_of
+from ..sites import is_label_dim, is_ordered, not_finite, point_sites, role_of
 from ..symmetry.invariants import frozen_sites
 
 __all__ = ["num_starts_at_best", "verdict"]
@@ -65,7 +65,7 @@ def _of_run(fit: Fitted) -> tuple[str, str]:
     """Return level and sentences of a verdict by the run itself."""
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
-    noted = [*json.loads(info.get("remarks", "[]")), *_points(fit)]
+    noted = [*json.loads(info.get("remarks", "[]")), *_points(fit), *_undefined(fit)]
     if info["converged"]:  # otherwise, clusters may still fill
         noted += [*_empty(fit), *_lone(fit)]
     message = ". ".join([message, *noted])
@@ -208,6 +208,22 @@ def _points(fit: Fitted) -> list[str]:
     return [
         f"{names} {are}: the result says nothing about the uncertainty there, and that of all other sites "
         "is too small; use NUTS for draws of every site"
+    ]
+
+
+def _undefined(fit: Fitted) -> list[str]:
+    """Computed sites that are not finite in some draws, and so left out of what is judged.
+
+    Blocks give theirs roles: a correlation with what does not vary has no value, which is no fault.
+    """
+    sites = fit.tree["posterior"]
+    number = sites.sizes["chain"] * sites.sizes["draw"]
+    return [
+        f"{name} is NaN or infinite "
+        + (f"in {bad} of {number} draws" if number > 1 else "at this point")
+        + ", and is left out of R-hat and of comparisons; look at what the model computes there"
+        for name, bad in not_finite(fit.tree).items()
+        if not role_of(sites.data_vars[name])
     ]
 
 

@@ -191,6 +191,9 @@ class Engine:
     starts_at_mode: ClassVar[bool] = False
     """Whether a run without starting values starts at the mode that another engine finds."""
 
+    starts_at_prior: ClassVar[bool] = False
+    """Whether runs start at draws of the prior."""
+
     hard_labels: ClassVar[bool] = False
     """Whether the engine assigns labels rather than averaging over them."""
 

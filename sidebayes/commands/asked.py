@@ -45,8 +45,10 @@ class Asked:
     checkpoint: Path | None
 
 
-def check_asked(asked: Asked, to: Arguments, options: Mapping[str, Any]) -> None:
-    """Refuse flags that contradict each other, or for which the card has no use."""
+def check_asked(
+    asked: Asked, to: Arguments, options: Mapping[str, Any], settings: Sequence[str]
+) -> None:
+    """Refuse flags that contradict each other, or for which card or engine have no use."""
     if asked.checkpoint is not None and to.card.routine_path:
         raise ValueError(
             f"{to.card.name} is fitted in several runs, which share no checkpoint; leave --checkpoint out"
@@ -87,6 +89,10 @@ def check_asked(asked: Asked, to: Arguments, options: Mapping[str, Any]) -> None
     for name in options:
         if name == "num_clusters" and asked.num_clusters is not None:
             raise ValueError("--num-clusters and --option num_clusters=... are one; give it once")
+        if name in settings and name not in to.signature.options:
+            raise ValueError(
+                f"--option {name}=...: {name} is a setting of the engine; give --setting {name}=..."
+            )
         if name in to.signature:
             raise ValueError(
                 f"--option {name}=...: {name} is data of {to.card.name}; see `sidebayes fit --help` "

@@ -69,7 +69,7 @@ def fit_asked(asked: Asked) -> Outcome:
     options = read_pairs("option", asked.option, card.fitted_by)
     runner = make_engine(asked.engine, card)
     settings = read_pairs("setting", asked.setting, type(runner))
-    check_asked(asked, to, options)
+    check_asked(asked, to, options, [field.name for field in fields(runner)])
     with spoken(_spelling(card, runner)):
         runner = _configured(runner, settings)
         columns = _columns(asked)

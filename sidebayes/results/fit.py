@@ -215,7 +215,10 @@ class Fit(FitBase):
 
         Sites for which the engine gives a point estimate, beside draws of other sites, have no
         spread; the column ``point`` marks them. Angles are taken within half a turn of their mean
-        direction, so that means and intervals may lie beyond π.
+        direction, so that means and intervals may lie beyond π. Truth values count as 0 and 1.
+        Deterministic sites that depend on the numbers of clusters are computed anew from the
+        relabelled draws; they are NaN if these differ from the stored draws and the model is not
+        known.
 
         Parameters
         ----------

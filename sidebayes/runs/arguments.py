@@ -222,8 +222,11 @@ def read_arguments(
     data: tuple,
     arguments: Mapping[str, Any],
     optional: Collection[str] = ("links",),
+    engine: Engine | None = None,
 ) -> Arguments:
     """Tell data from options and check both; `optional` kinds of data may be missing.
+
+    Options that are settings of the `engine` are refused as such.
 
     Raises
     ------
@@ -236,7 +239,7 @@ def read_arguments(
     given |= {n: in_order_of(given[n], n, own, option) for n, (option, own) in learned.items()}
     checked = checks.check_given(signature, given, name)
     sizes = checks.check_dims(signature, checked)
-    checks.check_options(signature, options, name)
+    checks.check_options(signature, options, name, engine)
     if "num_clusters" in signature.options:
         first = next((checked[r.name] for r in signature.of_kind("table") if r.name in checked), ())
         points = (
@@ -335,7 +338,7 @@ def read_run(
     card, model, name = find_method(method)
     runner = make_engine(engine, card)
     signature = signature_of(model)
-    read = read_arguments(model, name, data, arguments)
+    read = read_arguments(model, name, data, arguments, engine=runner)
     columns = dict(read.columns)
     tables = {r.name: read.data[r.name] for r in signature.of_kind("table") if r.name in read.data}
     # names of features are of the first table with columns

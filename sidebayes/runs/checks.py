@@ -257,8 +257,10 @@ def check_links(
     return graph if num_clusters is None else graph.suited(known, num_clusters)
 
 
-def check_options(signature: Signature, options: Mapping[str, Any], method: str) -> None:
-    """Refuse options that the model does not have, naming the nearest."""
+def check_options(
+    signature: Signature, options: Mapping[str, Any], method: str, engine: Any = None
+) -> None:
+    """Refuse options that the model does not have, naming the nearest one, and settings of the engine."""
     if signature.open:
         return
     known = [name for name in signature.options if name != "num_points"]
@@ -268,6 +270,11 @@ def check_options(signature: Signature, options: Mapping[str, Any], method: str)
                 raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
             if name == "links":
                 raise takes_no_links(method, signature)
+            if name in getattr(engine, "__dataclass_fields__", ()):
+                raise TypeError(
+                    f"{method} has no option {name!r}, which is a setting of the engine; pass "
+                    f"engine={type(engine).__name__}({name}={options[name]!r:.60})"
+                )
             refuse_unknown_options(method, [name], known)
 
 

@@ -307,7 +307,7 @@ def _describe(
     run: Run, found: _Found, init: Mapping[str, Any] | Fitted | None, began: float
 ) -> MatchedDraws:
     """Write the DataTree of a run; labels are those at the estimate, so that draws are matched."""
-    draws = MatchedDraws(_tree_without_labels(run, found))
+    draws = MatchedDraws(_tree_without_labels(run, found), run.computed)
     if found.derived.mode is not None:
         group = draws.tree["responsibilities"]
         group.attrs["label_sites"] = problems.label_slices(run.problem)
@@ -385,6 +385,8 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
         circular=circular_sites(abstract_trace(problem)),
+        computed=axes.dims.keys() - posterior.latent_shapes(problem).keys(),
+        numbered=axes.numbered,
         ordered=axes.ordered,
         remarks=(*_remarks(run, found._replace(result=result)), *filter(None, [axes.doubt])),
         attrs=stored.attributes(run),

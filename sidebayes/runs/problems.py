@@ -85,7 +85,7 @@ def suit_links(problem: Problem) -> Problem:
 
 
 def check_names(problem: Problem) -> None:
-    """Refuse names of sites that a DataTree takes for paths or axes, or that no file holds."""
+    """Refuse names of sites that a DataTree takes for paths or axes, and what no file holds."""
     trace = abstract_trace(problem)
     named = [name for name in trace if "/" in name]
     if named:
@@ -96,7 +96,16 @@ def check_names(problem: Problem) -> None:
     if "" in trace:
         raise ValueError("a site has an empty name; give it one")
     refuse_unwritable("the model's sites", trace)
-    axes = {"chain", "draw"}.union(*site_dims(problem).values())
+    dims = site_dims(problem)
+    odd = [
+        n for n in dims if jnp.issubdtype(jnp.result_type(trace[n]["value"]), jnp.complexfloating)
+    ]
+    if odd:
+        raise ValueError(
+            f"sites {odd} are complex numbers, which have no mean and quantiles to show; write the real and "
+            "the imaginary part, or modulus and angle, as sites of their own"
+        )
+    axes = {"chain", "draw"}.union(*dims.values())
     taken = sorted(axes & {name for name, site in trace.items() if site["type"] != "plate"})
     if taken:
         raise ValueError(

@@ -27,7 +27,7 @@ from . import checks, problems, record
 from .rows import Rows, look_at_rows
 from .zoo import CARDS, Card, inference_used, links_taken
 
-__all__ = ["Run", "same"]
+__all__ = ["Run", "same", "stated_options"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +96,12 @@ class Run:
         """Roles of the model's arguments."""
         assert self.model is not None  # refused by `problem`
         return signature_of(self.model)
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Options that are not at the model's defaults; see `stated_options`."""
+        assert self.model is not None  # refused by `problem`
+        return stated_options(self.model, self.options)
 
     @property
     def card(self) -> Card | None:
@@ -251,6 +257,15 @@ class Run:
         (table,) = (r.name for r in self.signature.of_kind("table") if r.name in self.data)
         return streamed(self.problem, table, self.stream)
 
+    def computed(
+        self, names: Collection[str], draws: Mapping[str, NDArray]
+    ) -> dict[str, NDArray] | None:
+        """Deterministic sites at draws of the latent ones, shape (num_draws, ...); None without the model."""
+        if self.model is None:
+            return None
+        with self.precision:
+            return posterior.computed_sites(self.problem, tuple(names), draws)
+
     @property
     def unit_sites(self) -> list[str]:
         """Latent sites whose shape depends on how many units there are."""
@@ -291,6 +306,28 @@ class Run:
 def same(one: Any, other: Any) -> bool:
     """Whether two values of data are equal."""
     return freeze(one) == freeze(other)
+
+
+def stated_options(model: Callable[..., None], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are not at the defaults of a model, by name in order: equal for equal posteriors.
+
+    Numbers are of the kind of the default, so that 1 and 1.0 are the same where the default is 1.0. The
+    number of clusters is always among them, since every fit states it.
+    """
+    parameters, found = inspect.signature(model).parameters, {}
+    for name, given in sorted(options.items()):
+        default = _as_python(getattr(parameters.get(name), "default", inspect.Parameter.empty))
+        value = _as_python(given)
+        if type(default) is float and type(value) is int:
+            value = float(value)
+        if name == "num_clusters" or not same(value, default):
+            found[name] = value
+    return found
+
+
+def _as_python(value: Any) -> Any:
+    """A number of NumPy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _arrays(name: str, value: Any) -> Any:

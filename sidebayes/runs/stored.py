@@ -32,6 +32,7 @@ __all__ = [
     "axes_of",
     "constant_data",
     "coordinates",
+    "identity_of",
     "names_of_columns",
     "observed_data",
     "other_densities",
@@ -139,7 +140,7 @@ def attributes(run: Run) -> dict[str, Any]:
         "sidebayes_method": run.method,
         "sidebayes_own_model": int(run.card is None),
         "sidebayes_options": record.dump(run.options),
-        "sidebayes_identity": _identity(run),
+        "sidebayes_identity": _identity(run, run.stated),
         "sidebayes_sets": record.dump(sets),
         "sidebayes_links": json.dumps(_link_names(run.links)),
         "sidebayes_engine": record.dump({"engine": run.engine}),
@@ -152,14 +153,24 @@ def attributes(run: Run) -> dict[str, Any]:
     }
 
 
-def _identity(run: Run) -> str:
-    """Digest of the model with its options, the code of the user included; empty where it has no name.
+def identity_of(tree: xr.DataTree, run: Run) -> str:
+    """Identity of a stored run, as it is written today where its model is known.
+
+    Earlier files tell options that were given at their defaults from those that were left out.
+    """
+    held = str(tree.attrs.get("sidebayes_identity", ""))
+    if run.model is not None and held and held == _identity(run, run.options):
+        return _identity(run, run.stated)
+    return held
+
+
+def _identity(run: Run, options: Mapping[str, Any]) -> str:
+    """Digest of the model with options, the code of the user included; empty where it has no name.
 
     Two models that go by one name differ here, and one model that is defined again does not.
     """
-    options = sorted(run.options.items())
     try:
-        return digest(written(freeze((run.model, options)), own_code=True))
+        return digest(written(freeze((run.model, sorted(options.items()))), own_code=True))
     except NamelessError:
         return ""
 
@@ -232,7 +243,7 @@ def other_densities(tree: xr.DataTree, run: Run) -> str | None:
     run : Run
         Its model has the sites of the tree.
     """
-    identity = _identity(run)
+    identity = _identity(run, run.stated)
     if identity and identity == tree.attrs.get("sidebayes_identity"):
         return None
     sites = {str(n): v.to_numpy()[0, :1] for n, v in tree["posterior"].data_vars.items()}

@@ -368,8 +368,9 @@ def _ended(
         message += preferred_by_prior(value, prior, best, [likeliest])
     if remark:
         message += f"; {remark}"
-    if not sound.all():
-        message += f"; {(~sound).sum()} starts that broke down were set aside"
+    if broken := int((~sound).sum()):
+        were = "s that broke down were" if broken > 1 else " that broke down was"
+        message += f"; {broken} start{were} set aside"
     return Ascent(
         value=value,
         prior=prior,

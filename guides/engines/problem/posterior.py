@@ -25,6 +25,7 @@ from .units import Layout, lay_out_units, log_terms
 __all__ = [
     "MOST_DRAWS",
     "Derived",
+    "computed_sites",
     "derive",
     "derive_ahead",
     "joint_mode",
@@ -152,6 +153,30 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
     if prob is None:
         return Derived(None, terms, prior, None, latents)
     return Derived(prob, terms, prior, mode[0].astype(np.int64), latents, agreement)
+
+
+def computed_sites(
+    problem: Problem, names: tuple[str, ...], draws: Mapping[str, NDArray]
+) -> dict[str, NDArray]:
+    """Deterministic sites at draws of the latent ones, by name.
+
+    Parameters
+    ----------
+    problem : Problem
+    names : tuple of str
+    draws : mapping of str to ndarray, shape (num_draws, ...)
+    """
+
+    def build(bare: Problem) -> Callable:
+        def one(values: dict[str, Array], args: tuple) -> dict[str, Array]:
+            found = deterministics(trace_model(bare, values, args))
+            return {name: found[name] for name in names}
+
+        return lambda draws, args: jax.lax.map(lambda values: one(values, args), draws)
+
+    latent = {name: jnp.asarray(draws[name]) for name in latent_shapes(problem)}
+    program, _ = compiled("computed", problem, names, build, latent, problem.args, once=True)
+    return {name: np.asarray(v) for name, v in program(latent, problem.args).items()}
 
 
 def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:

@@ -146,10 +146,12 @@ def outside_support(
         event = value.ndim - support.event_dim
         inside = np.broadcast_to(mask, value.shape[:event])
         if not inside.all():
+            inside = _by_entry(inside, value, plain_support(support))
             spot = tuple(map(int, np.argwhere(~inside)[0]))
+            bad, are = int((~inside).sum()), "is" if inside.size == 1 else "are"
             return (
-                f"{(~inside).sum()} of {inside.size} values of {name!r} are missing or outside its "
-                f"support ({_described(support)}), the first {_first(value, spot, support)}"
+                f"{bad} of {inside.size} values of {name!r} {are} missing or outside its support "
+                f"({_described(support)}), the first at {spot}: {_told(value[spot])}"
             )
     return None
 
@@ -166,18 +168,19 @@ def _described(support: Any) -> str:
     return support_name(support) + told
 
 
-def _first(value: NDArray, spot: tuple[int, ...], support: Any) -> str:
-    """Return the place of the first value outside a support, and the value."""
-    base, event = plain_support(support), value[spot]
-    if event.ndim and base.event_dim == 0:  # entries have supports of their own
-        with np.errstate(invalid="ignore"):
-            inside = evaluated(lambda: base(jnp.asarray(event)) & jnp.isfinite(event))
-        outside = np.argwhere(~np.broadcast_to(inside, event.shape))
-        if len(outside):
-            spot = (*spot, *map(int, outside[0]))
-            event = value[spot]
-    what = repr(event.tolist()) if event.size <= 8 else "a long row"
-    return f"at {spot}: {what}"
+def _by_entry(inside: NDArray, value: NDArray, support: Any) -> NDArray:
+    """Return which entries of values are inside, where each entry has a support of its own."""
+    if support.event_dim or inside.ndim == value.ndim:
+        return inside
+    with np.errstate(invalid="ignore"):
+        own = evaluated(lambda: support(jnp.asarray(value)) & jnp.isfinite(value))
+    entries: NDArray = inside.reshape(*inside.shape, *[1] * (value.ndim - inside.ndim)) | own
+    return inside if entries.all() else entries
+
+
+def _told(event: NDArray) -> str:
+    """Return a value of a site in words."""
+    return repr(event.tolist()) if event.size <= 8 else "a long row"
 
 
 def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:

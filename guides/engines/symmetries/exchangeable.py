@@ -37,6 +37,8 @@ _AT_ONCE = 32
 """Moves that one run of the program makes at most."""
 _ROUNDING = 1e-5
 """Difference of log densities, relative to their size, that rounding may leave."""
+_MOST_ENTRIES = 10_000
+"""Largest size of a deterministic site without an axis of the clusters that is looked at."""
 _STEP = 0.3
 """Standard deviation, relative to one and the size of a coordinate, of points about draws."""
 _SORTED = constraints.ordered_vector, constraints.positive_ordered_vector
@@ -53,11 +55,14 @@ class ClusterAxes(NamedTuple):
         Whether no cluster may be renumbered.
     doubt : str, optional
         Why clusters may be exchangeable though no axes of them were found.
+    numbered : tuple of str
+        Deterministic sites that change when clusters are renumbered, and no axis of them follows.
     """
 
     dims: dict[str, tuple[str, ...]]
     ordered: bool
     doubt: str | None = None
+    numbered: tuple[str, ...] = ()
 
     @property
     def are_exchangeable(self) -> bool:
@@ -83,7 +88,7 @@ class _Seen(NamedTuple):
     columns, weights : ndarray, shape (num_clusters,)
         A random combination, over points, of the log densities by component, and of the log weights.
     noted : dict
-        Deterministic sites with an axis of the length of the clusters.
+        Deterministic sites that are small, or have an axis of the length of the clusters.
     """
 
     density: Any
@@ -139,14 +144,19 @@ def cluster_axes(
     best, doubt = _exchangeable(seen, axes, size)
     if not best:
         return ClusterAxes(dims, True, doubt)
-    cycle = _orders(size)[1]
-    before = seen([_Move(p, (), tuple(range(size))) for p in range(2)])
-    after = seen([_Move(p, best, cycle) for p in range(2)])
+    swap, cycle = _orders(size)
+    orders = tuple(range(size)), swap, cycle
+    views = [seen([_Move(p, best, order) for p in range(2)]) for order in orders]
     named = {n: _renamed(own, best) for n, own in dims.items()}
-    for name in before[0].noted:
-        old, new = (np.stack([view.noted[name] for view in views]) for views in (before, after))
-        named[name] = _following(old, new, cycle, dims[name], named[name])
-    return ClusterAxes(named, False)
+    numbered = []
+    for name in views[0][0].noted:
+        old, swapped, turned = (np.stack([one.noted[name] for one in both]) for both in views)
+        axis = _following(old, turned, cycle)
+        if axis is not None:
+            named[name] = _renamed(dims[name], (dims[name][axis],))
+        elif _changes(old, swapped) or _changes(old, turned):
+            numbered.append(name)
+    return ClusterAxes(named, False, numbered=tuple(numbered))
 
 
 def _orders(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -196,9 +206,10 @@ def _exchangeable(
     free = not _close(start[0].weights, start[1].weights).all()
     if alike and free and _close(moved.prior, start[0].prior):
         return (), (
-            f"components may be renumbered but for their weights, which no axis of length {size} gives, so "
-            "that components may change their numbers between draws, which are averaged as they are; sample "
-            "the weights as one point of a simplex, such as from a Dirichlet distribution"
+            "The components are told apart by their weights alone, so that they may change their numbers "
+            f"between draws, which are averaged as they are: no site with an entry for each of the {size} "
+            "components gives the weights. Sample them from a Dirichlet distribution; where they depend "
+            "on covariates, sample coefficients in a plate of the components, and take the softmax"
         )
     return (), None
 
@@ -260,16 +271,27 @@ def _renamed(own: Sequence[str], axes: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _following(
-    before: NDArray, after: NDArray, order: Sequence[int], dims: Sequence[str], named: Sequence[str]
-) -> tuple[str, ...]:
-    """Names of the axes of a deterministic site, one of which follows the permutation."""
+def _following(before: NDArray, after: NDArray, order: Sequence[int]) -> int | None:
+    """Axis of a deterministic site that follows the permutation; None without any."""
     for axis, length in enumerate(before.shape[1:]):
         if length == len(order) and not np.allclose(before, after):
             moved = np.take(before, order, axis=axis + 1)
             if np.allclose(moved, after, rtol=_ROUNDING):
-                return _renamed(dims, (dims[axis],))
-    return tuple(named)
+                return axis
+    return None
+
+
+def _changes(before: NDArray, after: NDArray) -> bool:
+    """Whether values differ by more than rounding, beside the largest of them."""
+    if before.dtype.kind != "f":
+        return not np.array_equal(before, after)
+    finite = np.isfinite(before)
+    if (finite != np.isfinite(after)).any():
+        return True
+    before, after = before[finite], after[finite]
+    rounding = max(_ROUNDING, np.sqrt(np.finfo(before.dtype).eps))
+    gap, size = (np.abs(values).max(initial=0.0) for values in (after - before, before))
+    return bool(gap > rounding * size)
 
 
 class _Viewer:
@@ -336,7 +358,11 @@ def _builder(axes: tuple[str, ...], dims: Mapping[str, tuple[str, ...]], size: i
                     factors = fn.log_factors(value)
                     columns += _combined(fn.label_factors(factors))
                     weights += _combined(jnp.atleast_2d(factors["log_weights"]))
-            noted = {n: v for n, v in deterministics(trace).items() if size in jnp.shape(v)}
+            noted = {
+                n: v
+                for n, v in deterministics(trace).items()
+                if size in v.shape or v.size <= _MOST_ENTRIES
+            }
             return _Seen(density, prior, columns, weights, noted)
 
         def all_moves(

@@ -149,7 +149,7 @@ class FitBase:
     @cached_property
     def _draws(self) -> MatchedDraws:
         """The draws, matched when first used, or by the run itself."""
-        return self._described or MatchedDraws(self.tree)
+        return self._described or MatchedDraws(self.tree, self.run.computed)
 
     @property
     def relabelled(self) -> tuple[xr.DataTree, float]:

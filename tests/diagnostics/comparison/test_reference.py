@@ -10,6 +10,7 @@ from sidebayes.diagnostics.comparison.reference import choose_reference, log_mas
 from sidebayes.diagnostics.trust.modes import same_question
 
 import sidebayes
+from sidebayes.runs.stored import _identity
 from tests.diagnostics.fakes import FakeFit, make_tree
 from tests.support.draws import at_one
 
@@ -145,6 +146,36 @@ def test_two_models_of_one_name_are_two_questions(tmp_path):
     assert compare_fits({"narrow": one, "wide": other}).notes == ()
 
 
+def normal_of_scale(x, *, scale=1.0, dof=None):
+    mean = numpyro.sample("mean", dist.Normal(0.0, scale))
+    with numpyro.plate("points", len(x)):
+        numpyro.sample("x", dist.Normal(mean, 1.0).expand([x.shape[1]]).to_event(1), obs=x)
+
+
+def test_an_option_at_its_default_asks_the_same_as_without_it(tmp_path):
+    x = np.random.default_rng(0).normal(size=(12, 1))
+    engine = at_one({"mean": 0.1})
+
+    def asked(**options):
+        return sidebayes.fit(normal_of_scale, x, engine=engine, progress=False, **options)
+
+    bare, given = asked(), asked(scale=1, dof=None)
+    assert given.options == {"scale": 1, "dof": None}
+    for same in (given, asked(scale=1.0), asked(scale=np.float64(1.0))):
+        assert same_question(same) == same_question(bare)
+    assert same_question(asked(scale=2)) == same_question(asked(scale=np.float32(2.0)))
+    assert same_question(asked(scale=2)) != same_question(bare)
+    # as files of earlier versions have it, and where an option has no name in another process
+    given.tree.attrs["sidebayes_identity"] = _identity(given.run, given.options)
+    assert same_question(given) != same_question(bare)
+    given.save(tmp_path / "given.nc")
+    loaded = sidebayes.load(tmp_path / "given.nc", normal_of_scale, engine=engine)
+    assert same_question(loaded) == same_question(bare)
+    for fit in (loaded, bare):
+        fit.tree.attrs["sidebayes_identity"] = ""
+    assert same_question(loaded) == same_question(bare)
+
+
 def test_a_mode_that_all_may_have_missed_is_spoken_of():
     def small(seed, **given):
         fit = sampled(seed, **given)
@@ -160,6 +191,9 @@ def test_a_mode_that_all_may_have_missed_is_spoken_of():
     assert "No fit of nuts or hmc started at draws of the prior" in str(both)
     prior = small(3, engine="smc", evidence=-700.0, error=0.5)
     assert missed not in str(compare_fits({"nuts": small(1), "smc": prior}))
+    scaled = small(3, engine="smc")  # where handlers.scale leaves no evidence
+    scaled.config = sidebayes.SMC()
+    assert missed not in str(compare_fits({"nuts": small(1), "smc": scaled}))
     long_run = small(1)
     long_run.tree["fit_info"].attrs["reference"] = "NUTS and SMC agree"
     assert missed not in str(compare_fits({"long": long_run, "hmc": small(2)}))

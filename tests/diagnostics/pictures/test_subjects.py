@@ -149,6 +149,22 @@ def levels(y: Annotated[ArrayLike, "rows"], subjects: Annotated[Groups, "rows"])
     numpyro.sample("y", LinkedMixture(labels, dist.Normal(level, 1.0), groups=subjects), obs=y)
 
 
+def one_number(y: Annotated[ArrayLike, "points"]):
+    with numpyro.plate("clusters", 2):
+        level = numpyro.sample("level", dist.Normal(0.0, 3.0))
+    labels = LinkedCategorical(jnp.log(jnp.full(2, 0.5)), as_label_graph(None, len(y)))
+    numpyro.sample("y", LinkedMixture(labels, dist.Normal(level, 1.0)), obs=y)
+
+
+def test_points_of_one_number_lie_along_a_line():
+    y = np.tile([0.0, 4.0], 6) + np.linspace(0, 1, 12)
+    fit = sb.fit(one_number, y, engine=at_one({"level": [0.5, 4.5]}), progress=False)
+    assert fit.picture == "clusters"
+    (axis,) = fit.plot().axes
+    assert any(np.array_equal(c.get_offsets()[:, 0], y) for c in axis.collections)
+    assert not axis.get_yticks().size
+
+
 def test_labels_of_groups_of_rows_have_no_picture_and_a_page(tmp_path):
     y = np.tile([0.0, 4.0], 6) + np.linspace(0, 1, 12)
     engine = at_one({"level": [0.5, 4.5]})

@@ -30,6 +30,15 @@ def test_a_lost_mode_costs_its_mass_times_the_way():
     assert wasserstein(DRAWS + 10, both) == pytest.approx(0.25 * 20 / both.std(), rel=0.02)
 
 
+def test_truth_values_are_as_far_apart_as_their_means():
+    """A quantile function of a few rare zeros is that of none."""
+    rare, none = np.arange(4000) > 7, np.ones(4000)
+    expected = 0.002 / np.sqrt(0.001 * 0.999)
+    assert wasserstein(rare, none) == wasserstein(none, rare) == pytest.approx(expected)
+    half = np.arange(4000) % 2
+    assert wasserstein(half == 1, 1.0 * half) == 0.0
+
+
 def test_wasserstein_without_spread():
     assert wasserstein(np.ones(5), np.ones(9)) == 0.0
     assert wasserstein(np.zeros(5), np.ones(9)) == np.inf

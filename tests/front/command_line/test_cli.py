@@ -280,6 +280,7 @@ def test_classes_are_numbered_alike():
         ("fit gmm iris --seed -1", "--seed -1; expected an integer >= 0"),
         ("fit gmm iris --option covariance=odd", "--option covariance='odd'"),
         ("fit gmm iris --setting num_restarts=0", "--setting num_restarts=0"),
+        ("fit gmm iris --option num_restarts=3", "give --setting num_restarts=..."),
         ("fit gmm iris --setting nothing=0", "--setting nothing=...: engine 'em' has no such"),
         ("fit pfgl iris", "pfgl learns from rows whose class is known"),
         ("fit moe iris --num-links 5", "moe has no use for --num-links; leave it out"),

@@ -250,6 +250,14 @@ def by_numpy(y: Annotated[ArrayLike, "rows"]):
             "^pfgl has no option 'prototypes'",
         ),
         (
+            lambda: sb.fit(lambda y: None, Y, engine="nuts", num_samples=100),
+            "'num_samples', which is a setting of the engine; pass engine=NUTS\\(num_samples=100\\)",
+        ),
+        (
+            lambda: sb.Fit.from_draws(called("a"), Y, {"a": np.zeros(9)}),
+            "pass the MCMC itself, or get_samples\\(group_by_chain=True\\)",
+        ),
+        (
             lambda: sb.fit("trajectories", Y, X, num_clusters=1, observed=np.zeros(16)),
             "observed is zero everywhere",
         ),

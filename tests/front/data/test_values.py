@@ -34,6 +34,16 @@ def counts(x: Annotated[ArrayLike, "rows"]):
     numpyro.sample("x", dist.Poisson(rate), obs=x)
 
 
+def count_rows(x: Annotated[ArrayLike, "rows"]):
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    numpyro.sample("x", dist.Poisson(rate).expand([len(x)]).to_event(1), obs=x)
+
+
+def test_entries_outside_the_support_are_counted_one_by_one():
+    with pytest.raises(ValueError, match=r"1 of 3 values of 'x' are .* the first at \(0,\): 1.5"):
+        sb.fit(count_rows, np.array([1.5, 2.0, 3.0]), engine="map", progress=False)
+
+
 def test_data_outside_the_support_are_named():
     engine = sb.MAP(num_restarts=1)
     values = np.array([1.0, 2.0, -1.5, 3.0])

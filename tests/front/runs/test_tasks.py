@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import sidebayes
+from sidebayes import many
 from sidebayes.studies.group_tests.group_test import group_test
 from sidebayes.tasks import Task, run_tasks
 
@@ -136,6 +137,29 @@ def test_fits_do_not_depend_on_who_makes_them(tmp_path):
         ValueError, match="have the names x0, x1, x2 and x3, and now they have a, b,"
     ):
         sidebayes.fit_each(each, IRIS.x, folder=tmp_path, feature_names=list("abcd"), **common)
+
+
+def test_a_stored_fit_is_the_same_with_defaults_given_or_left_out(tmp_path):
+    given = {
+        "folder": tmp_path,
+        "method": "gmm",
+        "engine": sidebayes.EM(num_restarts=1, max_steps=2),
+        "num_clusters": 2,
+    }
+    each = {"one": {"covariance": "diagonal"}}
+    first = sidebayes.fit_each(each, IRIS.x, **given)["one"]
+    defaults = {"seed": 0, "dtype": "float64", "init": None, "concentration": 1}
+    again = sidebayes.fit_each(each, IRIS.x, **defaults, **given)["one"]
+    assert again.tree["posterior"].equals(first.tree["posterior"])
+    # files of earlier versions tell defaults that were given from those that were not
+    path = tmp_path / "one.nc"
+    asked = {"engine": given["engine"], "num_clusters": 2}
+    arguments = {**defaults, **asked, **each["one"]}
+    again.tree.attrs[many._STAMP] = many._asked("gmm", (IRIS.x,), arguments, as_given=True)
+    again.save(path)
+    with pytest.raises(ValueError, match="holds a fit of other data"):
+        sidebayes.fit_each(each, IRIS.x, **given)
+    sidebayes.fit_each(each, IRIS.x, **defaults, **given)
 
 
 def test_ranks_do_not_depend_on_who_ranks():

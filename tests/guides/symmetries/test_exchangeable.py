@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -144,6 +145,29 @@ def with_weights_of_a_number(x):
     mix(jnp.stack([share, 1 - share]), mean, x)
 
 
+def with_sites_of_all_kinds(x):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    with numpyro.plate("clusters", 2):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    numpyro.deterministic("first", mean[0])
+    numpyro.deterministic("above", mean[1] > mean[0])
+    numpyro.deterministic("apart", mean[:, None] - mean)
+    numpyro.deterministic("total", mean.sum())
+    numpyro.deterministic("double", 2 * mean)
+    numpyro.deterministic("log", jnp.log(mean - 100.0).sum())
+    mix(weights, mean, x)
+
+
+def with_weights_of_a_covariate(x):
+    """Weights that depend on a covariate, by coefficients of each component."""
+    with numpyro.plate("K", 2):
+        level = numpyro.sample("level", dist.Normal(0.0, 2.0))
+        slope = numpyro.sample("slope", dist.Normal(0.0, 2.0))
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    along = jnp.linspace(-1.0, 1.0, len(x))[:, None]
+    mix(jax.nn.softmax(level + slope * along), mean, x)
+
+
 def axes_of(model, x):
     problem = Problem(model, (x,), {})
     starts = initial_values(problem, 0, 2)
@@ -176,8 +200,20 @@ def test_components_that_are_told_apart_have_an_order(model):
 def test_clusters_that_only_their_weights_tell_apart_are_in_doubt():
     found = axes_of(with_weights_of_a_number, X)
     assert found.ordered
-    assert "sample the weights as one point of a simplex" in found.doubt
+    assert "Sample them from a Dirichlet distribution; where they depend on cov" in found.doubt
     fit = mode(with_weights_of_a_number)
     assert fit.tree["posterior"].attrs["ordered_clusters"]
     assert fit.verdict[0] == "caution"
-    assert "may be renumbered but for their weights" in fit.verdict[1]
+    assert ". The components are told apart by their weights alone" in fit.verdict[1]
+
+
+def test_weights_that_depend_on_a_covariate_are_of_components_where_coefficients_are():
+    found = axes_of(with_weights_of_a_covariate, X)
+    assert found.are_exchangeable
+    assert {found.dims[name] for name in ("level", "slope", "mean")} == {("clusters",)}
+
+
+def test_sites_that_depend_on_the_numbers_of_clusters_are_found():
+    found = axes_of(with_sites_of_all_kinds, X)
+    assert found.numbered == ("above", "apart", "first")
+    assert found.dims["double"] == ("clusters",)

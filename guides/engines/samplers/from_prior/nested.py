@@ -124,6 +124,7 @@ class NestedSlice(KeptEngine):
     tol: NonNegative = 1e-3
     max_steps: Count = 2000
     name: ClassVar[str] = "nested"
+    starts_at_prior: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

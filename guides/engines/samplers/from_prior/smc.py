@@ -133,6 +133,7 @@ class SMC(KeptEngine):
     target_ess: Share = 0.5
     max_steps: Count = 200
     name: ClassVar[str] = "smc"
+    starts_at_prior: ClassVar[bool] = True
 
     def run(
         self,
@@ -346,9 +347,9 @@ class SMC(KeptEngine):
             log_evidence = evidence_below(log_evidence.value)
         evidence = proper(problem, log_evidence)
         message = (
-            f"SMC drew {self.num_runs} x {self.num_particles} over {steps} temperatures, "
-            f"{float(np.mean(state.moves / state.steps)):.1f} moves at each; {told(problem, evidence)}; last "
-            f"acceptance {float(state.acceptance.mean()):.2f}"
+            f"SMC drew {self.num_runs} x {self.num_particles} over {steps} temperature"
+            f"{'s' if steps > 1 else ''}, {float(np.mean(state.moves / state.steps)):.1f} moves at each; "
+            f"{told(problem, evidence)}; last acceptance {float(state.acceptance.mean()):.2f}"
         )
         if not settled:
             message = (
