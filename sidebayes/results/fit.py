@@ -174,7 +174,7 @@ class Fit(FitBase):
 
         .. math:: -2 \log p(x \mid \hat\theta) + \sum_s d_s \log n
 
-        n units, without those of log likelihood zero, which nothing is observed of, and sites of :math:`d_s`
+        n units, without those that nothing is observed of, as masked rows, and sites of :math:`d_s`
         degrees of freedom; see `code_length` for those that are charged otherwise. Half of it is a code
         length in nats. The prior enters through the mode alone.
 
