@@ -168,7 +168,7 @@ class Laplace(KeptEngine):
         evidence = self._evidence(
             problem, float(peak + log_volume), log_weights, even=judged.even and judged.close
         )
-        message = f"{mode.message}; {judged.sentence}"
+        message = f"{mode.message}; {judged.sentence}" if mode.is_mode else mode.message
         if evidence is None:
             message += f"; {told(problem, evidence)}"
         return EngineResult(
