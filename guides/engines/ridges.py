@@ -23,7 +23,7 @@ _SHALLOW = 1e-4
 """Curvature, with a unit diagonal, below which it is asked whether the density falls in its direction."""
 
 _WIDTHS, _FARTHER = 3.0, np.array([1.0, 10.0, 100.0, 1000.0])
-"""Where slopes are looked at: some standard deviations out, as the curvature has it, and multiples of this."""
+"""Where slopes are looked at: standard deviations out, as the curvature has it, and multiples of that."""
 
 _REACH = 1e3
 """The first of these distances at most, in sizes of the coordinates. Farther out a slope is rounding."""

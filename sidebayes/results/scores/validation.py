@@ -45,6 +45,7 @@ __all__ = [
     "units_held_out",
 ]
 
+
 def unit_terms(fit: FitBase) -> NDArray[np.float64]:
     """See `Fit.unit_terms`."""
     if "log_likelihood" not in fit.tree:
