@@ -119,7 +119,8 @@ def _curvature(bend: NDArray) -> tuple[NDArray, NDArray, NDArray]:
     """Eigenvalues and axes of the negative Hessian with a unit diagonal, and roots of its diagonal."""
     size = np.sqrt(np.abs(np.diag(bend)))
     size[size == 0] = 1.0
-    return *np.linalg.eigh(bend / np.outer(size, size)), size
+    values, axes = np.linalg.eigh(bend / np.outer(size, size))
+    return values, axes, size
 
 
 def _outwards(bend: NDArray, slope: NDArray) -> list[NDArray]:
