@@ -1,4 +1,4 @@
-"""Sites with which the density changes by jumps alone, so that its gradient knows nothing of them."""
+"""Sites with which the density changes by jumps alone, which its gradient does not see."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Directions in which a density under flat priors has no peak: ridges, and rises that level off far out.
 
-The gradient vanishes there as it does at a mode. A peak is told by the density's fall on all sides.
+The gradient vanishes there as it does at a mode. From a peak the density falls on all sides.
 """
 
 from __future__ import annotations

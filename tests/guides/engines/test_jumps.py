@@ -1,4 +1,4 @@
-"""Sites of which the gradient of the density knows nothing, though the density changes with them."""
+"""Sites that the gradient of the density does not see, though the density changes with them."""
 
 import jax
 import jax.numpy as jnp

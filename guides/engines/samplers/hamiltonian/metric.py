@@ -87,7 +87,7 @@ def unit_metric(size: int, dense_mass: MassMatrix) -> Metric:
 def by_variances(last: Metric, scatter: Array, count: Array, by_slopes: Array) -> Metric:
     """Diagonal mass matrix; a coordinate that has not moved keeps what it had.
 
-    Where slopes are zero, which know nothing then, variances are those of the draws.
+    Where slopes are zero, variances are those of the draws.
 
     Parameters
     ----------
