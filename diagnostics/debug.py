@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.jumps import jumping_sites
 from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.indicators import indicators
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
@@ -353,6 +354,14 @@ def _gradient(problem: Problem, points: list[dict[str, Array]]) -> Rung:
             "fail",
             f"not finite in {', '.join(map(repr, bad))}",
             "look for sqrt, log or norms at zero and for jnp.where whose unused branch is infinite",
+        )
+    jumps = jumping_sites(problem)
+    if jumps:
+        return Rung(
+            "gradient",
+            "note",
+            f"the density jumps with {', '.join(map(repr, jumps))}, and its gradient sees nothing of that",
+            "use SMC, which needs no gradients, or sum the site out",
         )
     idle = [n for n in slopes[0] if not any(one[n].any() for one in slopes)]
     if idle:

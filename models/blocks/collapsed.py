@@ -165,6 +165,10 @@ class Collapsed(dist.Distribution):
         """Links that tie latent variables of the points; None if the distribution takes no links."""
         return None
 
+    def observed(self) -> Array:
+        """Which terms of `by_unit` are of data, shape (num_terms,)."""
+        return jnp.ones(self.units().num_terms, bool)
+
     def take(self, batch: Batch) -> Collapsed | None:
         """The distribution of the rows of a batch; None if the distribution cannot be split."""
         return None

@@ -175,10 +175,10 @@ class Fit(FitBase):
 
         .. math:: -2 \log p(x \mid \hat\theta) + \sum_s d_s \log n
 
-        Here n is the number of units, without those of log likelihood zero, of which nothing is
-        observed, and site s has :math:`d_s` degrees of freedom; see `code_length` for sites that
-        are charged otherwise. Half of the criterion is a code length in nats. The prior enters
-        through the mode alone.
+        Here n is the number of units, without those of which nothing is observed, such as masked
+        rows, and site s has :math:`d_s` degrees of freedom; see `code_length` for sites that are
+        charged otherwise. Half of the criterion is a code length in nats. The prior enters through
+        the mode alone.
 
         Raises
         ------

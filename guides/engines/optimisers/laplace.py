@@ -26,6 +26,7 @@ from ..base import (
     Problem,
     Status,
 )
+from ..jumps import instead_of_slopes
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
 from ..problem.declared import approximation
@@ -169,7 +170,7 @@ class Laplace(KeptEngine):
         evidence = self._evidence(
             problem, float(peak + log_volume), log_weights, even=judged.even and judged.close
         )
-        message = f"{mode.message}; {judged.sentence}"
+        message = f"{mode.message}; {judged.sentence}" if mode.is_mode else mode.message
         if evidence is None:
             message += f"; {told(problem, evidence)}"
         return EngineResult(
@@ -264,7 +265,10 @@ def _factor(problem: Problem, mode: Ascent, hessian: NDArray, across: NDArray) -
         f"Laplace: the posterior is {what} where the ascent ended (least relative curvature "
         f"{curvature[0]:.2g}); the flattest direction lies {share[site]:.0%} in site {site!r}: "
         + edge_advice(
-            problem, "give it an informative prior, add starts (num_restarts), or use NUTS"
+            problem,
+            instead_of_slopes(
+                problem, "give it an informative prior, add starts (num_restarts), or use NUTS"
+            ),
         ),
         mode.sites,
     )

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import FitError, Problem
+from ..jumps import instead_of_slopes
 from ..plumbing.clock import Clock
 from ..problem.density import abstract_trace, latent_sites
 from ..problem.importance import (
@@ -157,9 +158,12 @@ def judge_draws(
         _comparable(problem, axes, sites), _comparable(problem, axes, others), weights
     )
     if gap is not None and gap.size > _WRONG:
-        sentence = f"Pareto k-hat {k:.2f}; {gap.what}: do not trust its draws; try NUTS"
+        sentence = f"Pareto k-hat {k:.2f}; {gap.what}: do not trust its draws"
+        sentence += f"; {instead_of_slopes(problem, 'try NUTS')}"
         return Judgement(False, sentence, even=False)
     even = close
+    if not (reliable or close):
+        sentence += f"; {instead_of_slopes(problem, 'try NUTS')}"
     if reliable and not close:
         close = True
         sentence = (

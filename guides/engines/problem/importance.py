@@ -352,8 +352,7 @@ def quality(k: float, num_draws: int, share: float) -> tuple[bool, str]:
             "effective: close to the posterior around this mode"
         )
     return False, (
-        f"Pareto k-hat {k:.2f} is above {limit:.2f}: do not trust its spread, nor the evidence; "
-        "try NUTS"
+        f"Pareto k-hat {k:.2f} is above {limit:.2f}: do not trust its spread, nor the evidence"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed, NamedArray
@@ -21,6 +22,7 @@ from ..base import Problem
 from .declared import collapsed_of, collapsed_sites
 from .density import abstract_trace, is_individual, is_latent
 from .honoured import explaining_integers, is_factor, is_outcome
+from .values import evaluated, trace_anywhere
 
 __all__ = [
     "Layout",
@@ -31,6 +33,7 @@ __all__ = [
     "lay_out_units",
     "log_joint_by_unit",
     "log_terms",
+    "observed_units",
     "refuse_dependent_units",
     "refuse_powers",
 ]
@@ -174,6 +177,46 @@ def _lay_out(problem: Problem) -> Layout:
             owner = owners[name]
             owners[name] = joined if owner is None else joined[owner]
     return Layout(site_dims, unit, owners, points)
+
+
+def observed_units(problem: Problem) -> dict[str, NDArray[np.bool_]]:
+    """Which units of each observed site it observes anything of.
+
+    A site observes nothing of rows that a mask hides, nor of points that no statement is about where it
+    observes statements.
+    """
+    layout, found = lay_out_units(problem), {}
+
+    def seen() -> dict[str, Array]:
+        return {name: _seen(*own) for name, own in _observed(trace_anywhere(problem)).items()}
+
+    for name, terms in evaluated(seen).items():
+        owner = layout.owners[name]
+        counts = np.bincount(np.arange(len(terms)) if owner is None else owner, np.asarray(terms))
+        found[name] = counts[: layout.num_units(name)] > 0
+    return found
+
+
+def _seen(site: dict, fn: Collapsed | None) -> Array:
+    """Which terms of the density of a site are of data."""
+    if fn is not None:
+        return fn.observed()
+    value = site["value"]
+    batch = jnp.shape(value)[: jnp.ndim(value) - site["fn"].event_dim]
+    rows = jnp.broadcast_to(_unmasked(site["fn"]), batch)
+    return rows.reshape(batch[0] if batch else 1, -1).any(axis=1)
+
+
+def _unmasked(fn: Any) -> Array:
+    """Which events of the batch of a distribution no mask hides altogether."""
+    if isinstance(fn, dist.Independent):
+        inside = tuple(range(-fn.reinterpreted_batch_ndims, 0))
+        return jnp.broadcast_to(_unmasked(fn.base_dist), fn.base_dist.batch_shape).any(axis=inside)
+    if isinstance(fn, dist.MaskedDistribution):
+        return _unmasked(fn.base_dist) & jnp.asarray(fn._mask, bool)
+    if isinstance(fn, dist.ExpandedDistribution):
+        return _unmasked(fn.base_dist)
+    return jnp.ones((), bool)
 
 
 def join_units(unit: NDArray, pairs: NDArray) -> NDArray[np.int64]:

@@ -25,6 +25,7 @@ from sidebayes.common.fields import (
 )
 
 from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem
+from ..jumps import instead_of_slopes, jumping_sites
 from ..plumbing.clock import Clock
 from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
@@ -40,6 +41,7 @@ from ..problem.density import (
     sum_log_prob,
     unconstrained_start,
 )
+from ..ridges import flat_sites
 from ..steps.starts import has_walls
 from ..steps.updates import refuse_restricted
 from .chains import chain_shapes, chain_starts, draw_chains, recording, sampled
@@ -91,8 +93,13 @@ class Hamiltonian(KeptEngine, ABC):
         """Make the function of trajectories; see `until_turning`."""
 
     @abstractmethod
-    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
-        """Return statistics of the trajectories, and a remark on them."""
+    def _report(
+        self, stats: dict[str, NDArray], instead: str = ""
+    ) -> tuple[dict[str, NDArray], str]:
+        """Return statistics of the trajectories, and a remark on them.
+
+        `instead` is the advice where trajectories were cut off, if it is not the usual one.
+        """
 
     def _check(self, problem: Problem) -> None:
         """Refuse models that the engine cannot sample."""
@@ -136,7 +143,7 @@ class Hamiltonian(KeptEngine, ABC):
             self._title, self.num_warmup + self.num_samples, shown=progress
         ) as advance:
             draws, stats = self._sample(problem, starts, clock, advance, keep)
-        described, remark = self._report(stats)
+        described, remark = self._report(stats, _instead(problem))
         return sampled(
             self,
             draws,
@@ -184,16 +191,19 @@ class Hamiltonian(KeptEngine, ABC):
         if name == "hmc-begin":
             circles = circular_sites(abstract_trace(problem))
             return name, problem, (*settings, circles), partial(self._begin, circles)
-        walls = has_walls(problem)
-        return name, problem, (*settings, walls), partial(self._march, walls)
+        walls, jumps = has_walls(problem), jumping_sites(problem)
+        return name, problem, (*settings, walls, jumps), partial(self._march, walls, jumps)
 
-    def _kernel(self, walls: bool = False) -> tuple[Callable, Callable]:
+    def _kernel(
+        self, walls: bool = False, jumps: tuple[str, ...] = ()
+    ) -> tuple[Callable, Callable]:
         return hamiltonian(
             self._follow(walls),
             self.num_warmup,
             target_accept=self.target_accept,
             dense_mass=self.dense_mass,
             by_slopes=self.by_slopes,
+            jumps=jumps,
         )
 
     def _begin(self, circles: tuple[str, ...], problem: Problem) -> Callable:
@@ -209,8 +219,8 @@ class Hamiltonian(KeptEngine, ABC):
 
         return begin
 
-    def _march(self, walls: bool, problem: Problem) -> Callable:
-        _, move = self._kernel(walls)
+    def _march(self, walls: bool, jumps: tuple[str, ...], problem: Problem) -> Callable:
+        _, move = self._kernel(walls, jumps)
 
         def one(state: Chain, args: tuple):
             @jax.jit
@@ -261,6 +271,15 @@ class Hamiltonian(KeptEngine, ABC):
             f"{blame}; {advice(problem, blame)}",
             values,
         )
+
+
+def _instead(problem: Problem) -> str:
+    """Advice where trajectories are long for a reason that no setting mends; empty if there is none."""
+    flat = ", ".join(flat_sites(problem))
+    proper = (
+        f"take proper priors for {flat}: under flat ones, the posterior may have no finite mass"
+    )
+    return instead_of_slopes(problem, proper if flat else "")
 
 
 def _sums_rows(problem: Problem) -> bool:
@@ -327,16 +346,19 @@ class NUTS(Hamiltonian):
     def _follow(self, walls: bool) -> Callable:
         return until_turning(self.max_tree_depth, walls=walls)
 
-    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
+    def _report(
+        self, stats: dict[str, NDArray], instead: str = ""
+    ) -> tuple[dict[str, NDArray], str]:
         depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
         reached = stats["n_steps"] >= 2**self.max_tree_depth - 1
         found, remark = {"tree_depth": depth, "reached_max_tree_depth": reached}, ""
         if reached.any():
             remark = (
                 f"; {reached.sum()} trajectories were cut off at max_tree_depth={self.max_tree_depth}: "
-                "raise it, or rescale the data"
+                f"{instead or 'raise it, or rescale the data'}"
             )
-        if not self.dense_mass and stats["n_steps"].mean() >= _LONG:
+        others = instead and reached.any()
+        if not self.dense_mass and not others and stats["n_steps"].mean() >= _LONG:
             remark += (
                 f"; {stats['n_steps'].mean():.0f} leapfrog steps per draw, of which "
                 'dense_mass="low_rank" may need fewer'
@@ -379,14 +401,19 @@ class HMC(Hamiltonian):
     def _follow(self, walls: bool) -> Callable:
         return of_one_length(self.trajectory_length, walls=walls)
 
-    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
-        return {}, steps_remark(stats["n_steps"], "leapfrog steps", MOST_STEPS)
+    def _report(
+        self, stats: dict[str, NDArray], instead: str = ""
+    ) -> tuple[dict[str, NDArray], str]:
+        return {}, steps_remark(stats["n_steps"], "leapfrog steps", MOST_STEPS, instead)
 
 
-def steps_remark(num_steps: NDArray, unit: str, most: int) -> str:
-    """Say how long trajectories of a given length were, and whether some were cut off."""
+def steps_remark(num_steps: NDArray, unit: str, most: int, instead: str = "") -> str:
+    """Say how long trajectories of a given length were, whether some were cut off, and what to do then."""
     remark = f"; {num_steps.mean():.0f} {unit} per draw"
     cut = int((num_steps >= most).sum())
     if cut:
-        remark += f", and {cut} trajectories were cut off at {most}: use NUTS, or rescale the data"
+        remark += (
+            f", and {cut} trajectories were cut off at {most}: "
+            f"{instead or 'use NUTS, or rescale the data'}"
+        )
     return remark

@@ -68,5 +68,7 @@ class MCLMC(Hamiltonian):
     def _follow(self, walls: bool) -> Callable:
         return isokinetic(self.trajectory_length)
 
-    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
-        return {}, steps_remark(stats["n_steps"], "gradients", 2 * MOST_STEPS)
+    def _report(
+        self, stats: dict[str, NDArray], instead: str = ""
+    ) -> tuple[dict[str, NDArray], str]:
+        return {}, steps_remark(stats["n_steps"], "gradients", 2 * MOST_STEPS, instead)

@@ -26,6 +26,7 @@ from ..plumbing.programs import compiled
 from ..plumbing.side_by_side import one_member, run_each
 from ..problem.density import abstract_trace, latent_sites
 from ..problem.values import plain_support, support_name
+from ..ridges import flat_sites, said_of_flat, without_peak
 
 __all__ = ["Coordinates", "Ends", "Points", "climbed_inside", "coordinates_of", "judged"]
 
@@ -147,12 +148,17 @@ class Ends:
     points : ndarray, shape (num_ends, num_coordinates)
     kinds : ndarray of int, shape (num_ends, num_coordinates)
         ``INSIDE``, ``LOST``, ``ON_EDGE`` or ``RUNAWAY``.
+    values : ndarray, shape (num_ends,)
+    slopes : callable
+        See `judged`.
     """
 
     problem: Problem
     where: Coordinates
     points: NDArray
     kinds: NDArray[np.int8]
+    values: NDArray
+    slopes: Callable[[NDArray, NDArray], NDArray]
 
     @property
     def lost(self) -> NDArray[np.bool_]:
@@ -202,8 +208,24 @@ class Ends:
                 f"it ended close to {self._named(row == LOST, values)}, from where the density rises; "
                 "pass init="
             )
+        flat = self._without_peak(end)
+        if flat:
+            return False, f"the density does not fall along a direction in {said_of_flat(flat)}"
         edge = (row == ON_EDGE) & ~self.where.circular
         return True, f"the mode lies on a bound: {self._named(edge, values)}" if edge.any() else ""
+
+    def _without_peak(self, end: int) -> tuple[str, ...]:
+        """Sites under flat priors in a direction of which the density has no peak; see `without_peak`."""
+        where, far = self.where, np.abs(self.points[end]) > _FAR
+        known = np.isin(where.sites, flat_sites(self.problem)) & ~(where.bounded & far)
+        return without_peak(
+            np.where(known, where.sites, ""),
+            ~where.bounded,
+            self.points,
+            self.values,
+            end,
+            lambda rows: self.slopes(np.full(len(rows), end), rows),
+        )
 
     def _named(self, marked: NDArray[np.bool_], values: Mapping[str, NDArray]) -> str:
         """The edges at which marked coordinates lie, such as ``sd = 100``."""
@@ -259,7 +281,7 @@ def judged(
             alike &= np.abs(points[:, spot]) > _OUT_OF_SIGHT
             if _grows(np.abs(points[alike, spot]), values[alike]):
                 kinds[alike, spot] = RUNAWAY
-    return Ends(problem, where, points, kinds)
+    return Ends(problem, where, points, kinds, values, slopes)
 
 
 def _grows(distance: NDArray, values: NDArray) -> bool:

@@ -377,6 +377,7 @@ class CoordinateAscent(KeptEngine):
             close, verdict = quality(pareto_k(weights), self.num_draws, effective_share(weights))
             given = "given the points, " if plan.rest else ""
             converged, message = converged and close, f"{message}; {given}{verdict}"
+            message += "" if close else "; try NUTS"
         exact = approximate is None and not plan.rest
         evidence = proper(ends.problem, Evidence(value, "bound")) if exact else None
         if exact and evidence is None:

@@ -72,6 +72,18 @@ class FiniteMixture(Collapsed):
         owner = np.asarray(graph.connected_set) if graph.num_links else None
         return Units(graph.num_points, owner, graph.num_nodes)
 
+    def observed(self) -> Array:
+        """Which connected sets are of data; without densities those that something is stated of."""
+        if self.is_density:
+            return super().observed()
+        graph, told = self.labels.graph, self.told_of_classes()
+        pairs = jnp.asarray(graph.pairs)
+        stated = jnp.zeros(graph.num_points, bool)
+        stated = stated.at[pairs[:, 0]].max(pairs[:, 0] != pairs[:, 1])  # spare rows say nothing
+        if told is not None:
+            stated |= (told != told[:, :1]).any(axis=1)
+        return jnp.zeros(graph.num_nodes, bool).at[jnp.asarray(graph.connected_set)].max(stated)
+
     def links(self) -> LabelGraph | None:
         """Links that tie the labels; if None, structural properties do not evaluate `labels`."""
         return self.labels.graph

@@ -26,7 +26,7 @@ from ...common.magnitudes import listed
 from ...common.warnings import warn_user
 from ...tasks import Task
 from ..base.fit_base import FitBase
-from .unit_names import by_unit, unit_names, units_of_terms
+from .unit_names import by_unit, observed_terms, unit_names, units_of_terms
 from .validation import error_of_sum, fits_without, refuse_sample, unit_terms, units_held_out
 
 if TYPE_CHECKING:
@@ -165,8 +165,18 @@ def _look_at_points(fit: FitBase) -> None:
 
 def _of_units(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
     flat = terms.reshape(-1, terms.shape[-1]).T
-    known = fit.run.model is not None  # which tells the units
-    return _weighted(-flat, flat, unit_names(fit.run, units_of_terms(fit)) if known else None)
+    if fit.run.model is None:  # which tells the units
+        return _weighted(-flat, flat, None)
+    observed, names = _observed(fit, "set"), unit_names(fit.run, units_of_terms(fit))
+    return _weighted(-flat[observed], flat[observed], names[observed])
+
+
+def _observed(fit: FitBase, unit: str) -> NDArray[np.bool_]:
+    """Which units, or rows of such units, are of data; others have no score."""
+    told = observed_terms(fit)
+    if unit == "row":
+        told = {dim: told[dim][owner] for dim, owner in units_of_terms(fit).items()}
+    return np.concatenate(list(told.values()))
 
 
 def _of_rows(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
@@ -191,7 +201,8 @@ def _of_rows(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
         rest, alone = _without(fit, dim, unit, dropped)
         ratios[dropped] = rest[unit[dropped]] - flat.T[unit[dropped]]
         own[dropped] = alone
-    return _weighted(ratios, own, unit_names(run, {dim: np.arange(len(unit))}))
+    observed, names = _observed(fit, "row"), unit_names(run, {dim: np.arange(len(unit))})
+    return _weighted(ratios[observed], own[observed], names[observed])
 
 
 def _rounds(unit: NDArray[np.int64]) -> Sequence[NDArray[np.int64]]:
@@ -267,17 +278,19 @@ def _refitted(
     """Scores of some units replaced by those of fits without them."""
     held = units_held_out(fit, "loo(refit=True)")
     own = {d: np.arange(len(u)) for d, u in held.of.items()} if unit == "row" else held.of
-    if sum(int(u.max()) + 1 for u in own.values()) != found.n_data_points:
+    observed = _observed(fit, unit)
+    if sum(int(u.max()) + 1 for u in own.values()) != len(observed):
         raise ValueError(
             "links that do not tie labels join what loo leaves out one by one, so that no fit can be made "
             "without a single unit; use fit.kfold()"
         )
     starts = dict(zip(own, np.cumsum([0, *(int(u.max()) + 1 for u in own.values())]), strict=False))
+    places = np.flatnonzero(observed)
     elpd, k = found.elpd_i.to_numpy().copy(), found.pareto_k.to_numpy().copy()
     unsettled = []
     left_out = (
         Task(f"without unit {number}", {d: starts[d] + u == number for d, u in own.items()})
-        for number in wide
+        for number in places[wide]
     )
     how: dict[str, Any] = {"n_jobs": n_jobs, "title": "loo", "progress": progress}
     refits = fits_without(fit, own, left_out, seed=seed, total=len(wide), **how)
@@ -285,7 +298,7 @@ def _refitted(
         elpd[number] = sum(float(value.sum()) for _, value in refit.density.values())
         k[number] = 0.0
         if not refit.converged:
-            unsettled.append(int(number))
+            unsettled.append(int(places[number]))
     if unsettled:
         warn_user(f"the engine did not converge without units {unsettled}; run it longer")
     change = float(elpd.sum()) - found.elpd

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from xarray import DataArray
 
-from sidebayes.guides.engines.problem.units import lay_out_units
+from sidebayes.guides.engines.problem.units import Layout, lay_out_units, observed_units
 
 from ...runs.run import Run
 from ...runs.stored import coordinates
 from ..base.fit_base import FitBase
 
-__all__ = ["by_unit", "unit_names", "units_of_terms"]
+__all__ = ["by_unit", "observed_terms", "unit_names", "units_of_terms"]
 
 
 def units_of_terms(fit: FitBase) -> dict[str, NDArray[np.int64]]:
@@ -23,11 +23,24 @@ def units_of_terms(fit: FitBase) -> dict[str, NDArray[np.int64]]:
         layout = lay_out_units(fit.run.problem)
     found = {}
     for name in map(str, fit.tree["log_likelihood"].data_vars):
-        dim = layout.site_dims[name]
-        if dim is None:
-            found[name if layout.dims else "whole"] = np.zeros(1, np.int64)
-        else:
-            found[dim] = layout.unit[dim]
+        dim = _dimension(layout, name)
+        found[dim] = layout.unit.get(dim, np.zeros(1, np.int64))
+    return found
+
+
+def _dimension(layout: Layout, site: str) -> str:
+    """Dimension of the units of an observed site; its name, or "whole", where it is observed as a whole."""
+    return layout.site_dims[site] or (site if layout.dims else "whole")
+
+
+def observed_terms(fit: FitBase) -> dict[str, NDArray[np.bool_]]:
+    """Which units are of data, by dimension in the order of `unit_terms`; terms of others are zero."""
+    with fit.run.precision:
+        layout, observed = lay_out_units(fit.run.problem), observed_units(fit.run.problem)
+    found: dict[str, NDArray] = {}
+    for name in map(str, fit.tree["log_likelihood"].data_vars):
+        dim = _dimension(layout, name)
+        found[dim] = found.get(dim, False) | observed[name]
     return found
 
 

@@ -27,7 +27,7 @@ from ...runs.run import Run
 from ...tasks import Task, run_tasks
 from ..base.fit_base import FitBase
 from ..base.other_rows import joined_units, refuse_reading_others, sum_by_unit
-from .unit_names import by_unit, unit_names
+from .unit_names import by_unit, observed_terms, unit_names
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOOKFold
@@ -44,9 +44,6 @@ __all__ = [
     "unit_terms",
     "units_held_out",
 ]
-
-_CERTAIN = 1e-9
-"""Log likelihood of a unit, to either side of zero, that tells nothing of the parameters."""
 
 
 def unit_terms(fit: FitBase) -> NDArray[np.float64]:
@@ -84,8 +81,7 @@ def bic(fit: FitBase) -> float:
     with fit.run.precision:
         refuse_no_likelihood(fit.run)
         values = {str(name): value.to_numpy() for name, value in latent.items()}
-        # a row of `pairwise_gp` that no statement is about is certain whatever the parameters
-        number = max(int((np.abs(terms) > _CERTAIN).sum()), 1)
+        number = max(sum(int(own.sum()) for own in observed_terms(fit).values()), 1)
         cost = code_length(fit.run.problem, values, number, fit.config.corners)
     return 2 * (cost - float(terms.sum()))
 
@@ -155,7 +151,8 @@ def kfold(
     units = units_held_out(fit, "kfold")
     unit, starts = units.of, units.starts
     flat = np.concatenate([starts[dim] + u for dim, u in unit.items()])
-    fold = deal_folds(flat, num_folds, seed)
+    dims = np.repeat(np.arange(len(unit)), [int(u.max()) + 1 for u in unit.values()])
+    fold = deal_folds(flat, num_folds, seed, dims)
     elpd = np.full(units.size, np.nan)
     unsettled = []
     held = (
@@ -171,8 +168,8 @@ def kfold(
             unsettled.append(number)
     if unsettled:
         warn_user(f"the engine did not converge on folds {unsettled}; run it longer")
-    inside = _by_joined_unit(fit, units.layout, unit)
-    names = unit_names(fit.run, unit)
+    elpd, inside = elpd[units.observed], _by_joined_unit(fit, units.layout, unit)[units.observed]
+    names = unit_names(fit.run, unit)[units.observed]
     return ELPDDataLOOKFold(
         elpd=float(elpd.sum()),
         se=error_of_sum(elpd),
@@ -207,12 +204,15 @@ class Units(NamedTuple):
     starts : dict of str to int
         Number of the first unit of each dimension among all, in whose order `loo` has the units.
     size : int
+    observed : ndarray of bool, shape (size,)
+        Which of them are of data; others are not counted.
     """
 
     layout: Layout
     of: dict[str, NDArray[np.int64]]
     starts: dict[str, int]
     size: int
+    observed: NDArray[np.bool_]
 
 
 def units_held_out(fit: FitBase, asked: str) -> Units:
@@ -221,7 +221,8 @@ def units_held_out(fit: FitBase, asked: str) -> Units:
     Raises
     ------
     ValueError
-        If held-out data have no density given a fit to the others.
+        If held-out data have no density given a fit to the others, or one of several dimensions has a single
+        unit.
     """
     if fit.config.hard_labels:
         raise ValueError("K-means has no density of held-out data; fit with 'em' or 'map'")
@@ -240,8 +241,16 @@ def units_held_out(fit: FitBase, asked: str) -> Units:
     fit.run.rows.refuse_others(fit.method)
     refuse_reading_others(fit, asked)
     sizes = [int(u.max()) + 1 for u in unit.values()]
+    alone = [dim for dim, size in zip(unit, sizes, strict=True) if size == 1]
+    if len(unit) > 1 and alone:
+        raise ValueError(
+            f"{asked} leaves out units, and fits the rest; {alone[0]!r} has one unit, without which nothing "
+            "of it is left to fit"
+        )
     starts = dict(zip(unit, np.cumsum([0, *sizes]).tolist(), strict=False))
-    return Units(layout, unit, starts, sum(sizes))
+    told = observed_terms(fit)
+    observed = [np.bincount(u, told[d][layout.unit[d]]) > 0 for d, u in unit.items()]
+    return Units(layout, unit, starts, sum(sizes), np.concatenate(observed))
 
 
 class _Refits(NamedTuple):
@@ -297,19 +306,28 @@ def fits_without(
 
 def _fit_without(shared: _Refits, held: Mapping[str, NDArray]) -> Refit:
     some = shared.of(shared.base.subset({d: ~mask for d, mask in held.items()}), progress=False)
-    rest = replace(shared.base.subset(held), unseen=True)
-    found, draws = _held_out(some, rest, held, shared.unit, shared.sized_by_units)
-    return Refit(found, draws, some.status.converged)
+    # a plate needs a row: of a dimension that nothing is held out of, the first unit stands in
+    shown = {d: m if m.any() else shared.unit[d] == shared.unit[d][0] for d, m in held.items()}
+    rest = replace(shared.base.subset(shown), unseen=True)
+    found, draws = _held_out(some, rest, shown, shared.unit, shared.sized_by_units)
+    density = {dim: own for dim, own in found.items() if held[dim].any()}
+    return Refit(density, draws, some.status.converged)
 
 
-def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
+def deal_folds(
+    unit: NDArray, num_folds: int, seed: int, dims: NDArray | None = None
+) -> NDArray[np.int64]:
     """Fold of each connected set: dealt at random, the largest first, to the fold with fewest points.
+
+    Those of each dimension are dealt evenly, to the fold with fewest points of this dimension.
 
     Parameters
     ----------
     unit : ndarray of int, shape (num_points,)
         Connected set of each point.
     num_folds, seed : int
+    dims : ndarray of int, shape (num_connected_sets,), optional
+        Number of the dimension of each connected set; by default there is one.
 
     Returns
     -------
@@ -331,10 +349,11 @@ def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
         )
     order = np.random.default_rng(check_seed(seed)).permutation(len(size))
     order = order[np.argsort(-size[order], kind="stable")]
-    fold, points = np.empty(len(size), np.int64), np.zeros(num_folds)
+    dims = np.zeros(len(size), np.int64) if dims is None else dims
+    fold, points = np.empty(len(size), np.int64), np.zeros((int(dims.max()) + 1, num_folds))
     for one in order:
-        fold[one] = np.argmin(points)
-        points[fold[one]] += size[one]
+        fold[one] = np.lexsort((points.sum(axis=0), points[dims[one]]))[0]
+        points[dims[one], fold[one]] += size[one]
     return fold
 
 

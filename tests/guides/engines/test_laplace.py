@@ -154,7 +154,7 @@ def flat_mean(y):
 
 def test_flat_and_saddle_points_are_refused_by_name():
     y = jnp.array([-4.0, -3.0, 3.0, 4.0])
-    with pytest.raises(FitError, match=r"is flat .* lies 100% in site 'slope'") as caught:
+    with pytest.raises(FitError, match="direction in slope, whose prior is flat") as caught:
         Laplace(num_restarts=1).run(Problem(unidentified, (y,)))
     assert set(caught.value.params) == {"slope", "level"}
     with pytest.raises(FitError, match=r"a saddle .* in site 'level'"):
@@ -187,7 +187,7 @@ def test_pareto_k_tells_heavy_tails():
     assert quality(0.69, 4000, 0.5)[0]
     assert not quality(0.71, 4000, 0.5)[0]
     assert not quality(0.69, 1000, 0.5)[0]  # 1 - 1 / log10(1000) = 0.67
-    assert "try NUTS" in quality(0.9, 4000, 0.5)[1]
+    assert "do not trust its spread" in quality(0.9, 4000, 0.5)[1]
     assert quality(0.9, 4000, 0.95)[0]
     assert log_mean_weight(np.log([1.0, 3.0]))[0] == pytest.approx(np.log(2))
     assert log_mean_weight(np.log([1.0, 3.0]))[1] == pytest.approx(0.5)

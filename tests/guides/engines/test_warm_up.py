@@ -177,6 +177,16 @@ def turned_to_axes(size, rank, number):
     return covariance, diagonal, metric
 
 
+def test_without_slopes_masses_are_of_draws():
+    """As where the density jumps: a coordinate whose slopes are zero beside one that has some."""
+    draws = np.random.default_rng(2).normal(0.0, [0.2, 3.0], (100, 2))
+    slopes = draws / [np.inf, 9.0]
+    scatter = jnp.stack([draws.var(axis=0), slopes.var(axis=0)]) * 100
+    start = unit_metric(2, False)._replace(scale=jnp.array([0.3, 2.0]))
+    found = adapted(start, scatter, jnp.asarray(100), jnp.asarray(True))
+    np.testing.assert_allclose(found.scale, [draws[:, 0].std(ddof=1), 3.0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("draws", [np.zeros((5, 3)), np.ones((5, 3)) * np.arange(5)[:, None]])
 def test_draws_that_have_not_moved_leave_the_axes(draws):
     start = unit_metric(3, "low_rank")
@@ -241,6 +251,14 @@ def test_long_trajectories_are_met_with_advice():
     assert said[0] == '; 24 leapfrog steps per draw, of which dense_mass="low_rank" may need fewer'
     assert said[1:] == ["", ""]
     assert not NUTS()._report({"n_steps": np.array([[19, 15]])})[1]
+
+
+@pytest.mark.parametrize("engine", [NUTS(max_tree_depth=3), HMC(), MCLMC()], ids=lambda e: e.name)
+def test_advice_for_trajectories_cut_off_is_what_the_model_needs(engine):
+    steps = {"n_steps": np.full((2, 3), 2 * MOST_STEPS)}
+    assert "rescale the data" in engine._report(steps)[1]
+    said = engine._report(steps, "use SMC")[1]
+    assert said.endswith(": use SMC")
 
 
 def hundred():

@@ -87,6 +87,8 @@ def unit_metric(size: int, dense_mass: MassMatrix) -> Metric:
 def by_variances(last: Metric, scatter: Array, count: Array, by_slopes: Array) -> Metric:
     """Estimate a diagonal mass matrix; a coordinate that has not moved keeps its mass.
 
+    Where slopes are zero, variances are those of the draws.
+
     Parameters
     ----------
     last : Metric
@@ -101,8 +103,9 @@ def by_variances(last: Metric, scatter: Array, count: Array, by_slopes: Array) -
     spread, bend = scatter
     before = (last.scale**2).sum(-1) if last.scale.ndim == 2 else last.scale**2
     real = jnp.finfo(spread.dtype)
-    found = jnp.where(by_slopes, jnp.sqrt(spread / bend), spread / (count - 1))
-    usable = (spread > real.tiny) & (bend > real.tiny) & jnp.isfinite(found) & (found > 0)
+    known = by_slopes & (bend > real.tiny)
+    found = jnp.where(known, jnp.sqrt(spread / bend), spread / (count - 1))
+    usable = (spread > real.tiny) & jnp.isfinite(found) & (found > 0)
     variances = jnp.where(usable, jnp.clip(found, before / _TRUST, before * _TRUST), before)
     return last._replace(scale=jnp.sqrt(variances))
 

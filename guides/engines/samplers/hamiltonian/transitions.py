@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax
@@ -55,6 +55,7 @@ def hamiltonian(
     target_accept: float = 0.8,
     dense_mass: MassMatrix = False,
     by_slopes: bool = True,
+    jumps: Collection[str] = (),
 ) -> tuple[Callable, Callable]:
     """Make chains along trajectories, with warm-up.
 
@@ -66,6 +67,8 @@ def hamiltonian(
         Number of transitions that adapt.
     target_accept, dense_mass, by_slopes
         See `warm_up`.
+    jumps : collection of str
+        Sites whose slopes it does not learn from; see `jumping_sites`.
 
     Returns
     -------
@@ -107,7 +110,13 @@ def hamiltonian(
             now,
         )
         position, slope = position + metric.moved(found.unit), metric.slope_of_sites(found.slope)
-        learned = adapt(chain.warm_up, position, slope, found.accept_prob, is_known)
+        told = slope
+        if jumps:
+            kept, _ = ravel_pytree(
+                {n: jnp.full_like(v, n not in jumps) for n, v in chain.z.items()}
+            )
+            told = kept * slope
+        learned = adapt(chain.warm_up, position, told, found.accept_prob, is_known)
         return Chain(key, unravel(position), found.potential_energy, slope, learned, *found[3:])
 
     return ready, move

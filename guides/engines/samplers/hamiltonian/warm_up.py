@@ -230,4 +230,6 @@ def _metric(
         return diagonal
     age = (number - jnp.arange(len(ring))) % len(ring)
     weight = (age < jnp.minimum(moments.number, len(ring))).astype(ring.dtype)
-    return by_axes(diagonal, ring[:, 0], ring[:, 1], weight)
+    alone = (ring[:, 0] - moments.mean[0]) / jnp.square(diagonal.scale)
+    slopes = jnp.where(moments.scatter[1] > 0, ring[:, 1], alone)  # as of a normal coordinate
+    return by_axes(diagonal, ring[:, 0], slopes, weight)

@@ -1,0 +1,94 @@
+"""Ends of climbs without a peak: ridges and rises that level off, beside peaks of any width and shape."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.special import expit
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.optimisers.optimise import MAP
+from sidebayes.guides.engines.ridges import flat_sites, without_peak
+
+YEARS = np.vander(np.arange(2000.0, 2021.0), 3) / [1e6, 1e3, 1.0]
+"""Columns that are all but dependent: their least relative curvature is 4e-10."""
+
+X = np.linspace(-1.0, 1.0, 8)
+
+
+def logistic(points):
+    """Slopes of the log likelihood of separated classes under an intercept and a slope."""
+    design = np.stack([np.ones_like(X), X], axis=1)
+    return (1.0 * (X > 0) - expit(points @ design.T)) @ design
+
+
+def product(points):
+    a, b = points.T
+    return -np.stack([(a * b - 1) * b, (a * b - 1) * a], axis=1)
+
+
+PEAKS = {
+    "narrow and wide": (lambda p: -p / [1e-8, 1e8], [[0.0, 3e3]]),
+    "wide, at zero": (lambda p: -p / 1e10, [[0.0]]),
+    "ill-conditioned": (lambda p: -(p - [1.0, 2.0, 3.0]) @ (YEARS.T @ YEARS), [[1.0, 2.0, 3.0]]),
+    "kink": (lambda p: -np.sign(p), [[0.0]]),
+    "heavy tails": (lambda p: -2 * p / (1 + p**2), [[0.0]]),
+    "two signs": (lambda p: p - p**3, [[1.0], [-1.0]]),
+    "not quite there": (lambda p: -(p - 1e-6), [[0.0]]),
+}
+NO_PEAKS = {
+    "sum": (lambda p: -np.repeat(p.sum(axis=1, keepdims=True), 2, axis=1), [[3.0, -3.0]], "ab"),
+    "product": (product, [[2.0, 0.5], [-4.0, -0.25]], "ab"),
+    "unused": (lambda p: -p * [1.0, 0.0], [[0.0, 7.0]], "b"),
+    "separated": (logistic, [[0.0, 120.0]], "b"),
+    "separated, to the last digit": (logistic, [[0.0, 4e4]], "b"),
+}
+
+
+def found(slopes, points):
+    points = np.array(points)
+    sites, straight = np.array(list("abc"))[: points.shape[1]], np.ones(points.shape[1], bool)
+    return without_peak(sites, straight, points, np.zeros(len(points)), 0, slopes)
+
+
+@pytest.mark.parametrize("kind", PEAKS)
+def test_peaks_are_not_doubted(kind):
+    assert found(*PEAKS[kind]) == ()
+
+
+@pytest.mark.parametrize("kind", NO_PEAKS)
+def test_a_density_that_does_not_fall_is_found(kind):
+    slopes, points, sites = NO_PEAKS[kind]
+    assert "".join(found(slopes, points)) == sites
+
+
+def test_what_has_a_proper_prior_is_not_moved():
+    slopes, points, _ = NO_PEAKS["sum"]
+
+    def asked(rows):
+        assert (rows[:, 1] == -3.0).all()
+        return slopes(rows)
+
+    sites = np.array(["a", ""])
+    assert without_peak(sites, np.ones(2, bool), np.array(points), np.zeros(1), 0, asked) == ()
+
+
+def all_ones(y):
+    logit = numpyro.sample("logit", dist.ImproperUniform(dist.constraints.real, (), ()))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Bernoulli(logits=logit), obs=y)
+        numpyro.sample("z", dist.Normal(0.0, scale), obs=1.0 * y)
+
+
+@pytest.mark.parametrize("engine", [MAP(num_restarts=2), EM(num_restarts=2)], ids=["map", "em"])
+def test_the_status_says_that_there_is_no_mode(engine):
+    with jax.enable_x64(True):
+        problem = Problem(all_ones, (jnp.ones(6, int),))
+        assert flat_sites(problem) == ("logit",)
+        result = engine.run(problem, progress=False)
+    assert not result.status.converged
+    assert not result.is_mode
+    assert "direction in logit, whose prior is flat" in result.status.message
