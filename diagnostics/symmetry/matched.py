@@ -78,8 +78,8 @@ class MatchedDraws:
         found = self.compute(names, draws)
         if found is None:
             warn_user(
-                f"{' and '.join(names)} cannot be computed by the new numbers of the clusters, since the "
-                "file does not hold the model, and is NaN; load the fit with its model"
+                f"sites {', '.join(names)} depend on the numbers of the clusters, which were matched, and "
+                "are NaN: the file does not hold the model that computes them; load the fit with its model"
             )
             found = {name: np.full(draws[name].shape, np.nan) for name in names}
         anew = {n: posterior[n].copy(data=v.reshape(posterior[n].shape)) for n, v in found.items()}

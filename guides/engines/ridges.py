@@ -14,7 +14,7 @@ from .base import Problem
 from .problem.density import abstract_trace, latent_sites
 from .problem.honoured import is_improper
 
-__all__ = ["flat_sites", "said_of_flat", "without_peak"]
+__all__ = ["flat_sites", "without_peak"]
 
 _MOST = 100
 """Coordinates up to which curvature is looked at; each costs two gradients."""
@@ -32,6 +32,9 @@ _FALL = 0.5
 """Nats that a slope must promise over such a distance for the density to fall. A density that falls as slowly
 as a power of the distance does so by at least as many as its exponent."""
 
+_SHORT = 0.5
+"""Nats that Newton's step promises from which on a climb has stopped short of the mode."""
+
 _SHARE = 0.01
 """Share of a direction, squared, from which on it lies in a site."""
 
@@ -48,13 +51,22 @@ def flat_sites(problem: Problem) -> tuple[str, ...]:
     )
 
 
-def said_of_flat(sites: tuple[str, ...]) -> str:
-    """Names of sites, and what follows for them if nothing determines them but flat priors."""
+def _flat(sites: tuple[str, ...]) -> str:
+    """Say that nothing determines sites but flat priors."""
     one = len(sites) == 1
     return (
-        f"{', '.join(sites)}, whose {'prior is' if one else 'priors are'} flat: the data do not determine "
-        f"{'it' if one else 'them'}, or send {'it' if one else 'them'} to infinity, as where classes are "
-        f"separated; take {'a proper prior' if one else 'proper priors'}"
+        f"the density does not fall along a direction in {', '.join(sites)}, whose "
+        f"{'prior is' if one else 'priors are'} flat: the data do not determine {'it' if one else 'them'}, "
+        f"or send {'it' if one else 'them'} to infinity, as where classes are separated; take "
+        f"{'a proper prior' if one else 'proper priors'}"
+    )
+
+
+def _short(sites: tuple[str, ...], gain: float) -> str:
+    """Say that a climb has not arrived."""
+    return (
+        f"it stopped where the density still rises along {', '.join(sites)}, by some {gain:.2g} nats; "
+        "rescale the data so that their values are near one, or pass init= closer to the mode"
     )
 
 
@@ -65,8 +77,8 @@ def without_peak(
     values: NDArray,
     end: int,
     slopes: Callable[[NDArray], NDArray],
-) -> tuple[str, ...]:
-    """Sites of a direction in which the density does not fall from where a climb ended; none if it falls.
+) -> str:
+    """Say in which direction the density does not fall from where a climb ended; empty if it falls.
 
     Parameters
     ----------
@@ -83,7 +95,7 @@ def without_peak(
     """
     spots, here = np.flatnonzero(sites != ""), points[end]
     if not 0 < len(spots) <= _MOST:
-        return ()
+        return ""
 
     def along(moves: NDArray, where: NDArray) -> NDArray:
         rows = np.zeros((len(moves), len(here)))
@@ -97,8 +109,14 @@ def without_peak(
     ahead, behind, slope = found[: len(spots)], found[len(spots) : -1], found[-1]
     bend = (behind - ahead) / (2 * width)[:, None]
     if not np.isfinite(bend).all():
-        return ()
+        return ""
     bend = (bend + bend.T) / 2
+    curvature, axes, size = _curvature(bend)
+    along_axes, steep = axes.T @ (slope / size), np.abs(curvature) > _SHALLOW
+    gains = np.square(along_axes[steep]) / np.abs(curvature[steep]) / 2
+    if gains.sum() > _SHORT:
+        most = axes[:, steep][:, gains.argmax()] / size
+        return _short(_named(sites[spots], most), float(gains.sum()))
     line = straight[spots]
     where = spots[line]
     for move in _outwards(bend[np.ix_(line, line)], slope[line]):
@@ -106,13 +124,12 @@ def without_peak(
         moves = np.multiply.outer(_FARTHER, min(1.0, reach) * move)
         falls = -(along(moves, where) * moves).sum(axis=1)
         if (falls < _FALL).all():  # a density that is not finite there counts as fallen
-            return _named(sites[where], move)
-    curvature, axes, size = _curvature(bend)
+            return _flat(_named(sites[where], move))
     apart = np.abs(points[:, spots] - here[spots]) > _APART * (1 + np.abs(here[spots]))
     alike = (np.abs(values - values[end]) < _NEAR) & apart.any(axis=1)
     if curvature[0] < np.sqrt(eps) and alike.any():  # a ridge that is no line
-        return _named(sites[spots], axes[:, 0] / size)
-    return ()
+        return _flat(_named(sites[spots], axes[:, 0] / size))
+    return ""
 
 
 def _curvature(bend: NDArray) -> tuple[NDArray, NDArray, NDArray]:

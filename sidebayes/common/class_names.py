@@ -61,7 +61,7 @@ def class_indices(
         See `named_classes`; or if a class is not among `names`.
     """
     codes, found = named_classes(values)
-    warn_of_marks("labels", codes, found)
+    warn_of_marks("the column of classes", codes, found)
     if found.dtype.kind in "iuf":
         return np.where(codes < 0, -1, found.astype(np.int64)[codes]), names
     own = check_class_names(found.tolist())

@@ -262,7 +262,7 @@ def _derived(run: Run, result: EngineResult) -> _Found:
     status = replace(result.status, message="; ".join([result.status.message, *said]))
     result = replace(result, status=status)
     kept = posterior.thin(result.sample_stats["lp"].shape[1])
-    flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
+    flat = {n: np.concatenate(v[:, kept]) for n, v in result.draws.items()}
     return _Found(result, posterior.derive(run.problem, flat, hard=run.engine.hard_labels), kept)
 
 

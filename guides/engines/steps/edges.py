@@ -26,7 +26,7 @@ from ..plumbing.programs import compiled
 from ..plumbing.side_by_side import one_member, run_each
 from ..problem.density import abstract_trace, latent_sites
 from ..problem.values import plain_support, support_name
-from ..ridges import flat_sites, said_of_flat, without_peak
+from ..ridges import flat_sites, without_peak
 
 __all__ = ["Coordinates", "Ends", "Points", "climbed_inside", "coordinates_of", "judged"]
 
@@ -210,12 +210,12 @@ class Ends:
             )
         flat = self._without_peak(end)
         if flat:
-            return False, f"the density does not fall along a direction in {said_of_flat(flat)}"
+            return False, flat
         edge = (row == ON_EDGE) & ~self.where.circular
         return True, f"the mode lies on a bound: {self._named(edge, values)}" if edge.any() else ""
 
-    def _without_peak(self, end: int) -> tuple[str, ...]:
-        """Sites under flat priors in a direction of which the density has no peak; see `without_peak`."""
+    def _without_peak(self, end: int) -> str:
+        """Say in which direction of sites under flat priors the density has no peak; see `without_peak`."""
         where, far = self.where, np.abs(self.points[end]) > _FAR
         known = np.isin(where.sites, flat_sites(self.problem)) & ~(where.bounded & far)
         return without_peak(

@@ -89,6 +89,12 @@ class PartialLabels:
         object.__setattr__(self, "values", frozen(values))
         object.__setattr__(self, "names", names)
 
+    @property
+    def states_any(self) -> bool:
+        """Whether anything is known about the class of any row."""
+        wide = self.values.ndim == 2
+        return bool((~self.values if wide else self.values >= 0).any())
+
     def subset(self, rows: ArrayLike) -> Self:
         """Return the labels of some of the rows, with the same classes.
 

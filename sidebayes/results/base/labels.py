@@ -212,8 +212,8 @@ def has_classes(fit: FitBase) -> bool:
 
 def _clusters_are_classes(fit: FitBase) -> bool:
     """Whether known classes are those of the clusters themselves, which therefore keep their numbers."""
-    told = any(isinstance(value, PartialLabels) for value in fit.run.data.values())
-    return told and fit.has_labels and not has_classes(fit)
+    given = [value for value in fit.run.data.values() if isinstance(value, PartialLabels)]
+    return any(one.states_any for one in given) and fit.has_labels and not has_classes(fit)
 
 
 def class_names(fit: FitBase) -> tuple[str | int, ...]:

@@ -41,6 +41,10 @@ def observed_terms(fit: FitBase) -> dict[str, NDArray[np.bool_]]:
     for name in map(str, fit.tree["log_likelihood"].data_vars):
         dim = _dimension(layout, name)
         found[dim] = found.get(dim, False) | observed[name]
+    if not any(own.any() for own in found.values()):
+        raise ValueError(
+            "the model observes nothing, since its mask hides every row; a mask is True where a row counts"
+        )
     return found
 
 

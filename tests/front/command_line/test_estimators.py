@@ -147,7 +147,7 @@ def test_no_link_crosses_a_fold(whole):
     )
     with pytest.raises(ValueError, match="connect the rows into 1 sets"):
         next(folds.split(x, groups=np.zeros(150)))
-    with pytest.raises(ValueError, match="pass rows"):
+    with pytest.raises(ValueError, match="pass all rows"):
         next(LinkedKFold(links).split(x[:100]))
     with pytest.raises(TypeError, match="pass Links"):
         LinkedKFold(links.pairs)

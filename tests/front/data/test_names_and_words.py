@@ -334,7 +334,7 @@ def test_measures_after_the_event_are_pointed_out():
 def test_marks_of_missing_classes_are_named_as_classes(mark):
     listed = ["a", mark, "b", mark]
     said = rf"holds {re.escape(repr(mark))} in 2 of 4 rows, which is read as the name of a class"
-    with pytest.warns(SideBayesWarning, match=f"labels {said}"):
+    with pytest.warns(SideBayesWarning, match=f"the column of classes {said}"):
         assert PartialLabels(listed).names == tuple(sorted({*listed}))
     with pytest.warns(SideBayesWarning, match=f"truth, column 'kind', {said}"):
         check_truth(pd.Series(listed, name="kind"), 4)

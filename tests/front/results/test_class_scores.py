@@ -62,6 +62,9 @@ def test_clusters_that_known_classes_name_are_classes():
     assert fit.class_names == ("ash", "oak", 2)
     assert fit.classes()["class"].tolist() == ["oak", "ash", "oak", "ash"]
     np.testing.assert_allclose(fit.class_probabilities(), fit.responsibilities())
+    none = sb.fit("sphere_mixture", x, known=[-1, -1, -1, -1], progress=False, **given)
+    with pytest.raises(ValueError, match="sphere_mixture has no classes"):
+        none.classes()
 
 
 def test_classes_by_row_where_groups_have_them():

@@ -102,6 +102,13 @@ def test_refits_leave_out_the_units_that_they_score():
     np.testing.assert_allclose(found.elpd_i, expected.elpd_i)
 
 
+def test_a_mask_that_hides_every_row_is_refused():
+    fit = of_draws(with_gaps, Y, 0.0 * SEEN)
+    for score in (fit.loo, lambda: fit.kfold(3, progress=False)):
+        with pytest.raises(ValueError, match="observes nothing, since its mask hides every row"):
+            score()
+
+
 def test_rows_of_which_entries_are_masked_are_observed():
     seen = np.ones((3, 2))
     seen[0, 1] = seen[2, 0] = seen[2, 1] = 0

@@ -155,7 +155,8 @@ def test_a_stored_fit_is_the_same_with_defaults_given_or_left_out(tmp_path):
     path = tmp_path / "one.nc"
     asked = {"engine": given["engine"], "num_clusters": 2}
     arguments = {**defaults, **asked, **each["one"]}
-    again.tree.attrs[many._STAMP] = many._asked("gmm", (IRIS.x,), arguments, as_given=True)
+    run = many._run("gmm", (IRIS.x,), arguments)
+    again.tree.attrs[many._STAMP] = many._stamp("gmm", (IRIS.x,), arguments, run, as_given=True)
     again.save(path)
     with pytest.raises(ValueError, match="holds a fit of other data"):
         sidebayes.fit_each(each, IRIS.x, **given)
