@@ -257,7 +257,8 @@ def choose_strength(
         raise TypeError("strength cannot be given: choose_strength chooses it")
     known = signature(model).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in known.values()):
-        refuse_unknown_options("choose_strength", options, [*known][2:])  # after x and links
+        own = [name for name in [*known][2:] if name != "strength"]  # after x and links
+        refuse_unknown_options("choose_strength", options, own)
     options = {"num_clusters": num_clusters} | options
     fitted, held_out = _split(len(links), num_clusters, seed)
     if len(links) == len(held_out):
