@@ -1,11 +1,13 @@
-"""Directions in which a density under flat priors has no peak: ridges, and rises that level off far out.
+"""What the curvature tells of the ends of climbs: short of the mode, or where the density has no peak at all.
 
-The gradient vanishes there as it does at a mode. From a peak the density falls on all sides.
+Gradients may be small far from a mode in units in which it is wide. Under flat priors they vanish along
+ridges, and where a rise levels off far out, as they do at a mode. From a peak the density falls on all sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from .base import Problem
 from .problem.density import abstract_trace, latent_sites
 from .problem.honoured import is_improper
 
-__all__ = ["flat_sites", "without_peak"]
+__all__ = ["Short", "flat_sites", "own_sites", "short_of_mode", "without_peak"]
 
 _MOST = 100
 """Coordinates up to which curvature is looked at; each costs two gradients."""
@@ -35,6 +37,12 @@ as a power of the distance does so by at least as many as its exponent."""
 _SHORT = 0.5
 """Nats that Newton's step promises from which on a climb has stopped short of the mode."""
 
+_PARTS = np.array([1.0, 0.5, 0.1, 0.01])
+"""Parts of Newton's step that a climb may take, the longest first."""
+
+_BEYOND = 0.1
+"""Share of the first slope by which the density may fall again at the end of such a part."""
+
 _SHARE = 0.01
 """Share of a direction, squared, from which on it lies in a site."""
 
@@ -42,13 +50,33 @@ _NEAR, _APART = 0.01, 0.1
 """Nats between ends of one height, and distance from which on they are at two places, in sizes of these."""
 
 
-def flat_sites(problem: Problem) -> tuple[str, ...]:
-    """Latent sites under flat priors but those of blocks, which know what data determine."""
+class Short(NamedTuple):
+    """A climb that has not arrived at the mode.
+
+    Attributes
+    ----------
+    move : ndarray, shape (num_coordinates,)
+        Where it should go on from, as a difference; zero if the density does not rise that way.
+    said : str
+    """
+
+    move: NDArray
+    said: str
+
+
+def own_sites(problem: Problem) -> tuple[str, ...]:
+    """Latent sites but those of blocks, which know their units and what data determine."""
     return tuple(
         name
         for name, site in latent_sites(abstract_trace(problem)).items()
-        if is_improper(site["fn"]) and (site.get("infer") or {}).get("block") is None
+        if (site.get("infer") or {}).get("block") is None
     )
+
+
+def flat_sites(problem: Problem) -> tuple[str, ...]:
+    """Those of `own_sites` whose priors are flat."""
+    latent = latent_sites(abstract_trace(problem))
+    return tuple(name for name in own_sites(problem) if is_improper(latent[name]["fn"]))
 
 
 def _flat(sites: tuple[str, ...]) -> str:
@@ -68,6 +96,54 @@ def _short(sites: tuple[str, ...], gain: float) -> str:
         f"it stopped where the density still rises along {', '.join(sites)}, by some {gain:.2g} nats; "
         "rescale the data so that their values are near one, or pass init= closer to the mode"
     )
+
+
+class _Bend(NamedTuple):
+    """Slope and negative Hessian at a point, and eigenvalues and axes of the latter with a unit diagonal."""
+
+    slope: NDArray
+    hessian: NDArray
+    curvature: NDArray
+    axes: NDArray
+    size: NDArray
+
+    def short(self, sites: NDArray) -> tuple[NDArray, str]:
+        """Newton's step, and a sentence that says which gain it promises; empty if it is little."""
+        along, steep = self.axes.T @ (self.slope / self.size), np.abs(self.curvature) > _SHALLOW
+        steps = np.where(steep, along / np.abs(np.where(steep, self.curvature, 1.0)), 0.0)
+        gains = along * steps / 2
+        most = self.axes[:, gains.argmax()] / self.size
+        said = _short(_named(sites, most), float(gains.sum())) if gains.sum() > _SHORT else ""
+        return self.axes @ steps / self.size, said
+
+
+def short_of_mode(
+    sites: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]
+) -> Short | None:
+    """Say by how much a climb stopped short of the mode, and from where it may go on; None if it arrived.
+
+    Parameters
+    ----------
+    sites : ndarray of str, shape (num_coordinates,)
+        Sites of the coordinates that are not far out; empty for those that are passed over.
+    here : ndarray, shape (num_coordinates,)
+        Where it stopped.
+    slopes : callable
+        Gradients of the log density at rows of coordinates.
+    """
+    spots = np.flatnonzero(sites != "")
+    bend = _bent(spots, here, slopes)
+    if bend is None:
+        return None
+    step, said = bend.short(sites[spots])
+    if not said:
+        return None
+    rises = _along(spots, here, slopes)(np.multiply.outer(_PARTS, step)) @ step
+    taken = _PARTS[rises >= -_BEYOND * (bend.slope @ step)]
+    move = np.zeros_like(here)
+    if len(taken):
+        move[spots] = taken[0] * step
+    return Short(move, said)
 
 
 def without_peak(
@@ -94,42 +170,56 @@ def without_peak(
         Gradients of the log density at rows of coordinates.
     """
     spots, here = np.flatnonzero(sites != ""), points[end]
-    if not 0 < len(spots) <= _MOST:
+    bend = _bent(spots, here, slopes)
+    if bend is None:
         return ""
-
-    def along(moves: NDArray, where: NDArray) -> NDArray:
-        rows = np.zeros((len(moves), len(here)))
-        rows[:, where] = moves
-        return slopes(here + rows)[:, where]
-
-    eps = np.finfo(points.dtype).eps
-    width = np.cbrt(eps) * (1 + np.abs(here[spots]))
-    still = np.zeros((1, len(spots)))
-    found = along(np.concatenate([np.diag(width), -np.diag(width), still]), spots)
-    ahead, behind, slope = found[: len(spots)], found[len(spots) : -1], found[-1]
-    bend = (behind - ahead) / (2 * width)[:, None]
-    if not np.isfinite(bend).all():
-        return ""
-    bend = (bend + bend.T) / 2
-    curvature, axes, size = _curvature(bend)
-    along_axes, steep = axes.T @ (slope / size), np.abs(curvature) > _SHALLOW
-    gains = np.square(along_axes[steep]) / np.abs(curvature[steep]) / 2
-    if gains.sum() > _SHORT:
-        most = axes[:, steep][:, gains.argmax()] / size
-        return _short(_named(sites[spots], most), float(gains.sum()))
+    if said := bend.short(sites[spots])[1]:
+        return said
     line = straight[spots]
     where = spots[line]
-    for move in _outwards(bend[np.ix_(line, line)], slope[line]):
+    along = _along(where, here, slopes)
+    for move in _outwards(bend.hessian[np.ix_(line, line)], bend.slope[line]):
         reach = _REACH * (1 + np.abs(here[where]).max()) / np.abs(move).max()
         moves = np.multiply.outer(_FARTHER, min(1.0, reach) * move)
-        falls = -(along(moves, where) * moves).sum(axis=1)
+        falls = -(along(moves) * moves).sum(axis=1)
         if (falls < _FALL).all():  # a density that is not finite there counts as fallen
             return _flat(_named(sites[where], move))
     apart = np.abs(points[:, spots] - here[spots]) > _APART * (1 + np.abs(here[spots]))
     alike = (np.abs(values - values[end]) < _NEAR) & apart.any(axis=1)
-    if curvature[0] < np.sqrt(eps) and alike.any():  # a ridge that is no line
-        return _flat(_named(sites[spots], axes[:, 0] / size))
+    if (
+        bend.curvature[0] < np.sqrt(np.finfo(points.dtype).eps) and alike.any()
+    ):  # a ridge that is no line
+        return _flat(_named(sites[spots], bend.axes[:, 0] / bend.size))
     return ""
+
+
+def _along(
+    spots: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]
+) -> Callable[[NDArray], NDArray]:
+    """Gradients in some coordinates, at rows of moves in them."""
+
+    def along(moves: NDArray) -> NDArray:
+        rows = np.zeros((len(moves), len(here)))
+        rows[:, spots] = moves
+        return slopes(here + rows)[:, spots]
+
+    return along
+
+
+def _bent(spots: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]) -> _Bend | None:
+    """Curvature in some coordinates by finite differences; None if they are too many, or it is not finite."""
+    if not 0 < len(spots) <= _MOST:
+        return None
+    width = np.cbrt(np.finfo(here.dtype).eps) * (1 + np.abs(here[spots]))
+    still = np.zeros((1, len(spots)))
+    moves = np.concatenate([np.diag(width), -np.diag(width), still])
+    found = _along(spots, here, slopes)(moves)
+    if not np.isfinite(found).all():
+        return None
+    ahead, behind, slope = found[: len(spots)], found[len(spots) : -1], found[-1]
+    hessian = (behind - ahead) / (2 * width)[:, None]
+    hessian = (hessian + hessian.T) / 2
+    return _Bend(slope, hessian, *_curvature(hessian))
 
 
 def _curvature(bend: NDArray) -> tuple[NDArray, NDArray, NDArray]:

@@ -31,6 +31,7 @@ from ..problem.density import (
 )
 from ..steps.batches import Batches, estimated_log_prob
 from ..steps.climbs import (
+    CUT,
     SETTLED,
     STALLED,
     climbed,
@@ -229,7 +230,10 @@ def ascend(
         def judge(state: _Climb, _: Any) -> Ends:
             search = state.search
             points, value = np.asarray(search.point), -np.asarray(search.value)
-            return judged(problem, where, points, value, lambda _, rows: gradient(rows))
+            steep = np.abs(np.asarray(search.gradient)).max(axis=1, initial=0.0)
+            at_rest = (np.asarray(state.code) != CUT) & (steep <= _GENTLE * (1 + np.abs(value)))
+            ends = judged(problem, where, points, value, lambda _, rows: gradient(rows))
+            return ends.looking_ahead(at_rest)
 
         def send(_: _Climb, ends: Ends) -> _Climb:
             return first_ones._replace(search=first_ones.search._replace(point=ends.sent_in))
@@ -344,7 +348,8 @@ def _ended(
     if code == STALLED and bool(spent or is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
-    modes = distinct_ends(problem, value, sound, sites, starts, free)
+    arrived = sound & ~np.isin(np.arange(len(value)), [end for end in ends.short if end != best])
+    modes = distinct_ends(problem, value, arrived, sites, starts, free)
     if not is_mode:
         message = f"{title} found no mode in {steps[best]} steps"
     elif code == SETTLED:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ from ..plumbing.programs import compiled
 from ..plumbing.side_by_side import one_member, run_each
 from ..problem.density import abstract_trace, latent_sites
 from ..problem.values import plain_support, support_name
-from ..ridges import flat_sites, without_peak
+from ..ridges import Short, flat_sites, own_sites, short_of_mode, without_peak
 
 __all__ = ["Coordinates", "Ends", "Points", "climbed_inside", "coordinates_of", "judged"]
 
@@ -60,6 +60,9 @@ _APART, _RISE = 0.1, 0.5
 
 _NONE_LEFT = 0.003
 """Share of a simplex that counts as none where a coordinate is far out."""
+
+_ALIKE = 0.01
+"""Nats up to which ends are of one height."""
 
 _MOST_NAMED = 4
 """Entries that a sentence lists."""
@@ -151,6 +154,8 @@ class Ends:
     values : ndarray, shape (num_ends,)
     slopes : callable
         See `judged`.
+    short : dict of int to Short
+        Ends at which the density still rises, by curvature; see `looking_ahead`.
     """
 
     problem: Problem
@@ -159,17 +164,40 @@ class Ends:
     kinds: NDArray[np.int8]
     values: NDArray
     slopes: Callable[[NDArray, NDArray], NDArray]
+    short: dict[int, Short] = field(default_factory=dict)
 
     @property
     def lost(self) -> NDArray[np.bool_]:
         """Which climbs have to go on, shape (num_ends,)."""
-        return ((self.kinds == LOST) | self._around).any(axis=1)
+        return ((self.kinds == LOST) | self._around | (self._ahead != 0)).any(axis=1)
 
     @property
     def sent_in(self) -> NDArray:
-        """Points from which they go on: halfway in, or on the other side of a circle."""
+        """Points from which they go on: halfway in, on the other side of a circle, or a step ahead."""
         moved = np.where(self.kinds == LOST, self.points / 2, self.points)
-        return np.where(self._around, -self.points / 2, moved)
+        return np.where(self._around, -self.points / 2, moved) + self._ahead
+
+    def looking_ahead(self, at_rest: NDArray[np.bool_]) -> Ends:
+        """Have climbs in sites outside blocks go on where Newton's step promises a higher density.
+
+        Ends as high as one that has arrived are not looked at.
+
+        Parameters
+        ----------
+        at_rest : ndarray of bool, shape (num_ends,)
+            Climbs that stopped because slopes are small.
+        """
+        sites, short = own_sites(self.problem), {}
+        arrived: list[float] = []
+        for end in np.flatnonzero(at_rest & np.isfinite(self.values) & ~self.lost).tolist():
+            if np.isclose(arrived, self.values[end], rtol=0, atol=_ALIKE).any():
+                continue
+            found = short_of_mode(self._near(end, sites), self.points[end], self._slopes_at(end))
+            if found is None:
+                arrived.append(self.values[end])
+            else:
+                short[end] = found
+        return replace(self, short=short)
 
     def pick(self, fresh: Any, state: Any) -> Any:
         """The states of climbs, fresh ones for those that are lost; arrays have an axis of ends in front."""
@@ -178,6 +206,13 @@ class Ends:
             return np.where(self.lost.reshape(-1, *[1] * (np.ndim(old) - 1)), new, old)
 
         return jax.tree.map(one, fresh, state)
+
+    @property
+    def _ahead(self) -> NDArray:
+        moves = np.zeros_like(self.points)
+        for end, found in self.short.items():
+            moves[end] = found.move
+        return moves
 
     @property
     def _around(self) -> NDArray[np.bool_]:
@@ -208,24 +243,30 @@ class Ends:
                 f"it ended close to {self._named(row == LOST, values)}, from where the density rises; "
                 "pass init="
             )
-        flat = self._without_peak(end)
-        if flat:
-            return False, flat
+        doubt = self.short[end].said if end in self.short else self._without_peak(end)
+        if doubt:
+            return False, doubt
         edge = (row == ON_EDGE) & ~self.where.circular
         return True, f"the mode lies on a bound: {self._named(edge, values)}" if edge.any() else ""
 
     def _without_peak(self, end: int) -> str:
         """Say in which direction of sites under flat priors the density has no peak; see `without_peak`."""
-        where, far = self.where, np.abs(self.points[end]) > _FAR
-        known = np.isin(where.sites, flat_sites(self.problem)) & ~(where.bounded & far)
         return without_peak(
-            np.where(known, where.sites, ""),
-            ~where.bounded,
+            self._near(end, flat_sites(self.problem)),
+            ~self.where.bounded,
             self.points,
             self.values,
             end,
-            lambda rows: self.slopes(np.full(len(rows), end), rows),
+            self._slopes_at(end),
         )
+
+    def _near(self, end: int, sites: tuple[str, ...]) -> NDArray:
+        """Sites of the coordinates that are not near an edge at an end; empty for other sites."""
+        known = np.isin(self.where.sites, sites) & ~_far_out(self.where, self.points[end])
+        return np.where(known, self.where.sites, "")
+
+    def _slopes_at(self, end: int) -> Callable[[NDArray], NDArray]:
+        return lambda rows: self.slopes(np.full(len(rows), end), rows)
 
     def _named(self, marked: NDArray[np.bool_], values: Mapping[str, NDArray]) -> str:
         """The edges at which marked coordinates lie, such as ``sd = 100``."""
@@ -258,8 +299,7 @@ def judged(
         ``slopes(ends, points) -> gradients``, of the log density at rows of coordinates; `ends` says
         from which end each row was moved.
     """
-    far = (where.low & (points < -_FAR)) | (where.high & (points > _FAR))
-    far &= np.isfinite(values)[:, None]
+    far = _far_out(where, points) & np.isfinite(values)[:, None]
     kinds = np.full(points.shape, INSIDE, np.int8)
     groups = [(end, group) for end, row in enumerate(far) for group in _groups(row)]
     if groups:
@@ -282,6 +322,10 @@ def judged(
             if _grows(np.abs(points[alike, spot]), values[alike]):
                 kinds[alike, spot] = RUNAWAY
     return Ends(problem, where, points, kinds, values, slopes)
+
+
+def _far_out(where: Coordinates, points: NDArray) -> NDArray[np.bool_]:
+    return (where.low & (points < -_FAR)) | (where.high & (points > _FAR))
 
 
 def _grows(distance: NDArray, values: NDArray) -> bool:

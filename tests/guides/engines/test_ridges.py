@@ -10,7 +10,7 @@ from scipy.special import expit
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.optimisers.optimise import MAP
-from sidebayes.guides.engines.ridges import flat_sites, without_peak
+from sidebayes.guides.engines.ridges import flat_sites, short_of_mode, without_peak
 
 YEARS = np.vander(np.arange(2000.0, 2021.0), 3) / [1e6, 1e3, 1.0]
 """Columns that are all but dependent: their least relative curvature is 4e-10."""
@@ -98,3 +98,33 @@ def test_the_status_says_that_there_is_no_mode(engine):
     assert not result.status.converged
     assert not result.is_mode
     assert "direction in logit, whose prior is flat" in result.status.message
+
+
+def test_a_climb_goes_on_as_far_as_the_density_rises():
+    """By the whole of Newton's step on a parabola, by a part where it falls before, and nowhere at a mode."""
+    sites = np.array(["a", "b"])
+    wide = lambda p: -(p - [1e6, 0.0]) / [1e10, 1.0]  # noqa: E731
+    short = short_of_mode(sites, np.array([0.7, 0.0]), wide)
+    np.testing.assert_allclose(short.move, [1e6, 0.0], rtol=1e-4)
+    fenced = short_of_mode(sites, np.zeros(2), lambda p: np.where(p > 2e5, -1.0, wide(p)))
+    np.testing.assert_allclose(fenced.move, [1e5, 0.0], rtol=1e-4)
+    assert short_of_mode(sites, np.array([1e6 - 1e4, 0.0]), wide) is None
+    assert short_of_mode(np.array(["", "b"]), np.zeros(2), wide) is None
+
+
+def large_outcomes(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1e8))
+    scale = numpyro.sample("scale", dist.HalfNormal(1e7))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(mean, scale), obs=y)
+
+
+def test_units_of_outcomes_do_not_keep_climbs_from_the_mode():
+    """Slopes in the mean are below the tolerance at scales of the prior, some million units away."""
+    y = 1e6 + 4e4 * np.linspace(-1.0, 1.0, 100)
+    with jax.enable_x64(True):
+        result = MAP(num_restarts=4).run(Problem(large_outcomes, (jnp.asarray(y),)), progress=False)
+    assert result.status.converged
+    np.testing.assert_allclose(result.draws["mean"], 1e6, rtol=1e-3)
+    np.testing.assert_allclose(result.draws["scale"], y.std(), rtol=1e-3)
+    assert len(result.modes.height) == 1
