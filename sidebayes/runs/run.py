@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 from numpy.typing import NDArray
 
 from sidebayes.guides.engines.base import Engine, Problem
@@ -311,23 +312,34 @@ def same(one: Any, other: Any) -> bool:
 def stated_options(model: Callable[..., None], options: Mapping[str, Any]) -> dict[str, Any]:
     """Options that are not at the defaults of a model, by name in order: equal for equal posteriors.
 
-    Numbers are of the kind of the default, so that 1 and 1.0 are the same where the default is 1.0. The
-    number of clusters is always among them, since every fit states it.
+    Numbers are of the kind of the default, so that 1 and 1.0 are the same where the default is 1.0, and
+    sequences of numbers are arrays. The number of clusters is always among them, since every fit states it.
     """
     parameters, found = inspect.signature(model).parameters, {}
     for name, given in sorted(options.items()):
-        default = _as_python(getattr(parameters.get(name), "default", inspect.Parameter.empty))
-        value = _as_python(given)
-        if type(default) is float and type(value) is int:
-            value = float(value)
+        default = _plain(getattr(parameters.get(name), "default", inspect.Parameter.empty))
+        value = _plain(given)
+        if isinstance(default, int | float) and isinstance(value, int | float):
+            value = default if value == default else value
+            value = float(value) if type(default) is float else value
         if name == "num_clusters" or not same(value, default):
             found[name] = value
     return found
 
 
-def _as_python(value: Any) -> Any:
-    """A number of NumPy as one of Python."""
-    return value.item() if isinstance(value, np.generic) else value
+def _plain(value: Any) -> Any:
+    """Numbers as those of Python, sequences and distributions of numbers with arrays of one kind."""
+    try:
+        if isinstance(value, dist.Distribution):
+            return jax.tree.map(lambda leaf: np.asarray(leaf, float), value)
+        if not isinstance(value, list | tuple | np.generic | np.ndarray | jax.Array):
+            return value
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # rows of several lengths, or no numbers
+        return value
+    if array.dtype.kind not in "biuf":
+        return value
+    return array.astype(float) if array.ndim else array.item()
 
 
 def _arrays(name: str, value: Any) -> Any:

@@ -7,6 +7,7 @@ import warnings
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import joblib
 import numpy as np
 import numpyro
@@ -16,10 +17,12 @@ import pytest
 
 import sidebayes
 from sidebayes import many
+from sidebayes.runs.run import same, stated_options
 from sidebayes.studies.group_tests.group_test import group_test
 from sidebayes.tasks import Task, run_tasks
 
 IRIS = sidebayes.load_dataset("iris")
+UNIT = dist.Normal(0.0, 1.0)
 TASKS = [Task(f"number {n}", n) for n in range(4)]
 
 
@@ -245,3 +248,37 @@ def test_what_is_no_number_of_workers_is_refused_alike(bad):
         ValueError, match=rf"n_jobs = {bad!r}; give the number of workers, -1 for one"
     ):
         list(run_tasks(print, [], n_jobs=bad, title="nothing"))
+
+
+def priors(x, sizes=(1.0, 2.0), flag=False, count=0, rate=1.0, prior=UNIT, more=None):
+    """Only its signature matters."""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"sizes": [1, 2], "flag": 0, "count": 0.0, "rate": jnp.asarray(1)}),
+        ({}, {"sizes": np.array([1.0, 2.0]), "prior": dist.Normal(0, 1)}),
+        ({"sizes": [2, 3]}, {"sizes": (2.0, 3.0)}),
+        ({"prior": dist.Normal(0, 2)}, {"prior": dist.Normal(0.0, jnp.asarray(2.0))}),
+    ],
+)
+def test_equal_numbers_of_other_kinds_are_the_same_option(one, other):
+    assert same(stated_options(priors, one), stated_options(priors, other))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sizes": [1, 2, 3]},
+        {"flag": 2},
+        {"count": np.nan},
+        {"rate": np.inf},
+        {"prior": dist.Normal(0.0, 2.0)},
+        {"prior": dist.Cauchy(0.0, 1.0)},
+        {"more": [[1], [1, 2]]},
+        {"more": 0},
+    ],
+)
+def test_other_numbers_are_other_options(given):
+    assert set(stated_options(priors, given)) == set(given)
