@@ -27,7 +27,14 @@ from ...common.warnings import warn_user
 from ...tasks import Task
 from ..base.fit_base import FitBase
 from .unit_names import by_unit, observed_terms, unit_names, units_of_terms
-from .validation import error_of_sum, fits_without, refuse_sample, unit_terms, units_held_out
+from .validation import (
+    error_of_sum,
+    fits_without,
+    refuse_sample,
+    unit_terms,
+    units_held_out,
+    warn_of_unsettled,
+)
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOO
@@ -287,7 +294,7 @@ def _refitted(
     starts = dict(zip(own, np.cumsum([0, *(int(u.max()) + 1 for u in own.values())]), strict=False))
     places = np.flatnonzero(observed)
     elpd, k = found.elpd_i.to_numpy().copy(), found.pareto_k.to_numpy().copy()
-    unsettled = []
+    unsettled = {}
     left_out = (
         Task(f"without unit {number}", {d: starts[d] + u == number for d, u in own.items()})
         for number in places[wide]
@@ -297,10 +304,9 @@ def _refitted(
     for number, refit in zip(wide, refits, strict=True):
         elpd[number] = sum(float(value.sum()) for _, value in refit.density.values())
         k[number] = 0.0
-        if not refit.converged:
-            unsettled.append(int(places[number]))
-    if unsettled:
-        warn_user(f"the engine did not converge without units {unsettled}; run it longer")
+        if refit.doubt:
+            unsettled[int(places[number])] = refit.doubt
+    warn_of_unsettled("without units", unsettled)
     change = float(elpd.sum()) - found.elpd
     return replace(
         found,

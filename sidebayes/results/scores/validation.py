@@ -43,6 +43,7 @@ __all__ = [
     "refuse_sample",
     "unit_terms",
     "units_held_out",
+    "warn_of_unsettled",
 ]
 
 
@@ -154,7 +155,7 @@ def kfold(
     dims = np.repeat(np.arange(len(unit)), [int(u.max()) + 1 for u in unit.values()])
     fold = deal_folds(flat, num_folds, seed, dims)
     elpd = np.full(units.size, np.nan)
-    unsettled = []
+    unsettled = {}
     held = (
         Task(f"fold {number + 1}", {d: fold[starts[d] + u] == number for d, u in unit.items()})
         for number in range(num_folds)
@@ -164,10 +165,9 @@ def kfold(
     for number, refit in enumerate(refits):
         for dim, (numbers, density) in refit.density.items():
             elpd[starts[dim] + numbers] = density
-        if not refit.converged:
-            unsettled.append(number)
-    if unsettled:
-        warn_user(f"the engine did not converge on folds {unsettled}; run it longer")
+        if refit.doubt:
+            unsettled[number] = refit.doubt
+    warn_of_unsettled("on folds", unsettled)
     elpd, inside = elpd[units.observed], _by_joined_unit(fit, units.layout, unit)[units.observed]
     names = unit_names(fit.run, unit)[units.observed]
     return ELPDDataLOOKFold(
@@ -270,12 +270,13 @@ class Refit(NamedTuple):
     density : dict of (ndarray, ndarray)
         Numbers of the units left out of each dimension, and their log predictive densities.
     num_draws : int
-    converged : bool
+    doubt : str
+        How the engine ended where it did not converge; empty if it did.
     """
 
     density: dict[str, tuple[NDArray, NDArray]]
     num_draws: int
-    converged: bool
+    doubt: str
 
 
 def fits_without(
@@ -311,7 +312,15 @@ def _fit_without(shared: _Refits, held: Mapping[str, NDArray]) -> Refit:
     rest = replace(shared.base.subset(shown), unseen=True)
     found, draws = _held_out(some, rest, shown, shared.unit, shared.sized_by_units)
     density = {dim: own for dim, own in found.items() if held[dim].any()}
-    return Refit(density, draws, some.status.converged)
+    doubt = "" if some.status.converged else some.status.message
+    return Refit(density, draws, doubt)
+
+
+def warn_of_unsettled(where: str, doubts: Mapping[int, str]) -> None:
+    """Name the refits that did not converge, and say how the first of them ended."""
+    if doubts:
+        first = next(iter(doubts.values()))
+        warn_user(f"the engine did not converge {where} {[*doubts]}; the first of them: {first}")
 
 
 def deal_folds(
