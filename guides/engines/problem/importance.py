@@ -114,8 +114,12 @@ def in_batches(function: Callable[[Array], Any], rows: Array, size: int) -> Any:
     if size == 1:
         return jax.lax.map(function, rows)
     padded = jnp.pad(rows, [(0, -len(rows) % size), (0, 0)])
-    found = jax.lax.map(function, padded, batch_size=size)
-    return jax.tree.map(lambda leaf: leaf[: len(rows)], found)
+    number = len(padded) // size
+    found = jax.lax.map(jax.vmap(function), padded.reshape(number, size, rows.shape[1]))
+    # not by lax.map's batch_size, which cannot join what has no entries
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(len(padded), *leaf.shape[2:])[: len(rows)], found
+    )
 
 
 def along_slopes(density: Callable[[Array], Array], points: Array) -> Array:

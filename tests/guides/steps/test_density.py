@@ -20,6 +20,7 @@ from sidebayes.guides.engines.problem.density import (
     trace_model,
     unconstrained_start,
 )
+from sidebayes.guides.engines.problem.importance import in_batches
 from sidebayes.guides.engines.steps.starts import initial_values, starting_point
 from sidebayes.models.gmm import gmm
 
@@ -242,3 +243,12 @@ def test_explain_nonfinite_names_the_site():
 def test_trace_model_keeps_the_given_values():
     trace = trace_model(ladder_problem(), PARAMS)
     np.testing.assert_allclose(trace["gap"]["value"], 1.3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_rows_in_batches_are_rows_one_by_one(size):
+    """Whether or not the last batch is full, and with values that have no entries."""
+    rows = jnp.arange(6.0).reshape(3, 2)
+    found = jax.jit(lambda rows: in_batches(lambda row: (row.sum(), row[:0]), rows, size))(rows)
+    np.testing.assert_array_equal(found[0], [1.0, 5.0, 9.0])
+    assert found[1].shape == (3, 0)
