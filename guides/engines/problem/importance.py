@@ -117,9 +117,7 @@ def in_batches(function: Callable[[Array], Any], rows: Array, size: int) -> Any:
     number = len(padded) // size
     found = jax.lax.map(jax.vmap(function), padded.reshape(number, size, rows.shape[1]))
     # not by lax.map's batch_size, which cannot join what has no entries
-    return jax.tree.map(
-        lambda leaf: leaf.reshape(len(padded), *leaf.shape[2:])[: len(rows)], found
-    )
+    return jax.tree.map(lambda leaf: leaf.reshape(len(padded), *leaf.shape[2:])[: len(rows)], found)
 
 
 def along_slopes(density: Callable[[Array], Array], points: Array) -> Array:
