@@ -174,7 +174,9 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     trace = traces[0]
     latent = {n: s for n, s in trace.items() if _is_latent(s)}
     shapes = ", ".join(f"{n} {jnp.shape(s['value'])}" for n, s in latent.items())
-    yield Rung("trace", "ok", f"{len(latent)} latent sites: {shapes or 'none'}")
+    yield Rung(
+        "trace", "ok", f"{len(latent)} latent site{'s' * (len(latent) != 1)}: {shapes or 'none'}"
+    )
     yield _observed(trace)
     discrete = _discrete(latent)
     yield discrete
@@ -368,7 +370,7 @@ def _gradient(problem: Problem, points: list[dict[str, Array]]) -> Rung:
         return Rung(
             "gradient",
             "note",
-            f"density does not change with {', '.join(map(repr, idle))}",
+            f"the density does not change with {', '.join(map(repr, idle))}",
             "use the site, give it a proper prior, or drop it",
         )
     return Rung("gradient", "ok", f"finite at {len(points)} points")
@@ -388,11 +390,12 @@ def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
     ]
     idle += [name for name in _unread(problem.model) if name not in idle]
     if idle:
+        does, it = ("do", "them") if len(idle) > 1 else ("does", "it")
         return Rung(
             "arguments",
             "note",
-            f"{', '.join(map(repr, idle))} do not enter the density",
-            "use them, or drop them from the model",
+            f"{', '.join(map(repr, idle))} {does} not enter the density",
+            f"use {it}, or drop {it} from the model",
         )
     return Rung("arguments", "ok", "all enter the density")
 
