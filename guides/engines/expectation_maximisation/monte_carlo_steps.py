@@ -11,9 +11,9 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from ..base import Problem
+from ..coordinates import coordinates_of
 from ..problem.declared import collapsed_sites
 from ..problem.density import deterministics, place, sum_log_prob, unconstrained_start
-from ..steps.edges import coordinates_of
 from ..steps.lbfgs import minimise
 from ..steps.surrogate import linearised
 from ..steps.updates import Part, Plan, block_of, observations, pooled, sources_of

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
+from ..coordinates import coordinates_of
 from ..modes import Modes, preferred_by_prior
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
@@ -39,7 +40,7 @@ from ..steps.climbs import (
     stop_code,
     until_stopped,
 )
-from ..steps.edges import Ends, climbed_inside, coordinates_of, judged
+from ..steps.edges import Ends, climbed_inside, judged
 from ..steps.lbfgs import Search, held_up, is_flat, relative_slope, search_step, start_search
 from ..steps.row_tables import in_shares
 from ..steps.shortlist import first_of, shortlisted

@@ -7,34 +7,28 @@ the sign of the slope a unit further out and further in.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
-from numpyro.distributions import constraints
 
 from ..base import Problem
+from ..coordinates import Coordinates, coordinates_of, named_edges
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.side_by_side import one_member, run_each
-from ..problem.density import abstract_trace, latent_sites
-from ..problem.values import plain_support, support_name
+from ..problem.density import abstract_trace
 from ..ridges import Short, flat_sites, own_sites, short_of_mode, without_peak
 
-__all__ = ["Coordinates", "Ends", "Points", "climbed_inside", "coordinates_of", "judged"]
+__all__ = ["Ends", "Points", "climbed_inside", "judged"]
 
 _ROUNDS = 8
 """How often a climb that was lost is sent in again."""
-
-_FAR = 6.0
-"""Coordinates further out than this are looked at; there 0.25 % of an interval are left."""
 
 _DEEPEST = -700.0, 34.0
 """Where the logistic map is about to be cut off; slopes are zero beyond, whatever the density."""
@@ -58,86 +52,11 @@ _OUT_OF_SIGHT = 20.0
 _APART, _RISE = 0.1, 0.5
 """Median difference of neighbouring densities of ends, in nats, and their growth with every unit outwards."""
 
-_NONE_LEFT = 0.003
-"""Share of a simplex that counts as none where a coordinate is far out."""
-
 _ALIKE = 0.01
 """Nats up to which ends are of one height."""
 
-_MOST_NAMED = 4
-"""Entries that a sentence lists."""
-
 INSIDE, LOST, ON_EDGE, RUNAWAY = range(4)
 """The density peaks inside; rises inwards; has its mode on the edge; grows without bound towards it."""
-
-_UNBOUNDED = tuple(
-    type(support)
-    for support in (
-        constraints.real,
-        constraints.real_vector,
-        constraints.real_matrix,
-        constraints.zero_sum(1),
-    )
-)
-"""Supports whose map is nowhere flat."""
-
-_HALF_LINES = (
-    type(constraints.positive),
-    type(constraints.nonnegative),
-    type(constraints.softplus_positive),
-    constraints.greater_than,
-    constraints.greater_than_eq,
-    constraints.less_than,
-    constraints.less_than_eq,
-)
-"""Supports whose map is flat far below only."""
-
-
-class Coordinates(NamedTuple):
-    """Unconstrained coordinates of latent sites, as one vector.
-
-    Attributes
-    ----------
-    sites : ndarray of str, shape (num_coordinates,)
-    low, high : ndarray of bool, shape (num_coordinates,)
-        Whether the map to the support is flat far below, and far above.
-    circular : ndarray of bool, shape (num_coordinates,)
-        Whether both ends are one point.
-    """
-
-    sites: NDArray
-    low: NDArray
-    high: NDArray
-    circular: NDArray
-
-    @property
-    def bounded(self) -> NDArray[np.bool_]:
-        """Whether the map is flat on either side."""
-        return self.low | self.high
-
-
-def coordinates_of(sites: Mapping[str, Mapping[str, Any]], free: Mapping[str, Any]) -> Coordinates:
-    """Describe unconstrained values as one vector, in the order of `ravel_pytree`.
-
-    Parameters
-    ----------
-    sites : mapping of str to site
-        Of a trace.
-    free : mapping of str to Array
-        Unconstrained values of some latent sites.
-    """
-    rows = []
-    for name in sorted(free):
-        support = plain_support(sites[name]["fn"].support)
-        low = not isinstance(support, _UNBOUNDED)
-        high = low and not isinstance(support, _HALF_LINES)
-        ring = support is constraints.circular
-        rows += [(name, low, high, ring)] * math.prod(np.shape(free[name]))
-    columns = list(zip(*rows, strict=True)) or [()] * 4
-    kinds = (str, bool, bool, bool)
-    return Coordinates(
-        *(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
-    )
 
 
 @dataclass(frozen=True)
@@ -262,21 +181,14 @@ class Ends:
 
     def _near(self, end: int, sites: tuple[str, ...]) -> NDArray:
         """Sites of the coordinates that are not near an edge at an end; empty for other sites."""
-        known = np.isin(self.where.sites, sites) & ~_far_out(self.where, self.points[end])
+        known = np.isin(self.where.sites, sites) & ~self.where.far_out(self.points[end])
         return np.where(known, self.where.sites, "")
 
     def _slopes_at(self, end: int) -> Callable[[NDArray], NDArray]:
         return lambda rows: self.slopes(np.full(len(rows), end), rows)
 
     def _named(self, marked: NDArray[np.bool_], values: Mapping[str, NDArray]) -> str:
-        """The edges at which marked coordinates lie, such as ``sd = 100``."""
-        latent = latent_sites(abstract_trace(self.problem))
-        found: list[str] = []
-        for name in dict.fromkeys(self.where.sites[marked].tolist()):
-            own = marked[self.where.sites == name]
-            found += _edges(name, latent[name]["fn"].support, np.asarray(values[name]), own)
-        more = len(found) - _MOST_NAMED
-        return ", ".join(found[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return named_edges(self.problem, self.where, marked, values)
 
 
 def judged(
@@ -299,7 +211,7 @@ def judged(
         ``slopes(ends, points) -> gradients``, of the log density at rows of coordinates; `ends` says
         from which end each row was moved.
     """
-    far = _far_out(where, points) & np.isfinite(values)[:, None]
+    far = where.far_out(points) & np.isfinite(values)[:, None]
     kinds = np.full(points.shape, INSIDE, np.int8)
     groups = [(end, group) for end, row in enumerate(far) for group in _groups(row)]
     if groups:
@@ -322,10 +234,6 @@ def judged(
             if _grows(np.abs(points[alike, spot]), values[alike]):
                 kinds[alike, spot] = RUNAWAY
     return Ends(problem, where, points, kinds, values, slopes)
-
-
-def _far_out(where: Coordinates, points: NDArray) -> NDArray[np.bool_]:
-    return (where.low & (points < -_FAR)) | (where.high & (points > _FAR))
 
 
 def _grows(distance: NDArray, values: NDArray) -> bool:
@@ -425,24 +333,3 @@ def _groups(far: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
     if len(spots) > _FEW:
         return [far]
     return [np.arange(len(far)) == spot for spot in spots]
-
-
-def _edges(name: str, support: Any, value: NDArray, marked: NDArray[np.bool_]) -> list[str]:
-    plain = plain_support(support)
-    if plain is constraints.simplex:
-        rows = marked.reshape(*value.shape[:-1], -1).any(axis=-1, keepdims=True)
-        return [f"{_entry(name, spot)} = 0" for spot in np.argwhere(rows & (value < _NONE_LEFT))]
-    if marked.size != value.size:
-        return [f"the edge of the support of {name} ({support_name(support)})"]
-    spots = np.argwhere(marked.reshape(value.shape))
-    ends = [getattr(plain, f"{side}_bound", None) for side in ("lower", "upper")]
-    known = [end for end in ends if end is not None]
-    if not known or any(isinstance(end, Tracer) for end in known):
-        return [f"the edge of the support of {_entry(name, spot)}" for spot in spots]
-    wide = np.stack([np.broadcast_to(np.asarray(end, float), value.shape) for end in known])
-    nearest = np.take_along_axis(wide, np.abs(wide - value).argmin(axis=0)[None], axis=0)[0]
-    return [f"{_entry(name, spot)} = {nearest[tuple(spot)]:.6g}" for spot in spots]
-
-
-def _entry(name: str, spot: NDArray) -> str:
-    return f"{name}[{', '.join(map(str, spot))}]" if len(spot) else name

@@ -26,9 +26,9 @@ from sidebayes.models.blocks.block import Tightening
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
+from ..coordinates import coordinates_of
 from ..problem.declared import collapsed_of, collapsed_sites, declared_blocks
 from ..problem.density import place, site_log_prob, trace_model, unconstrain
-from .edges import coordinates_of
 from .lbfgs import minimise
 
 __all__ = [
