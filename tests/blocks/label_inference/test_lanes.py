@@ -156,10 +156,13 @@ def test_draws_in_lanes_have_the_marginals(monkeypatch):
     assert np.abs(agree - pairs).max() < 5 * np.sqrt(0.25 / len(keys))
 
 
-def test_every_node_stands_below_its_parent(monkeypatch):
+@pytest.mark.parametrize(("backend", "width"), [("cpu", WIDTH), ("gpu", 64 * WIDTH)])
+def test_every_node_stands_below_its_parent(backend, width, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     links = forest(hard=False)
     _, graph = both(links, monkeypatch)
     lanes = graph.lanes
+    assert lanes.node.shape[-1] == width
     level = np.repeat(np.arange(len(LEVELS)), [end - first for first, end in LEVELS])
     chunk, slot, lane = np.nonzero(lanes.parent < ROOT)
     parent = lanes.parent[chunk, slot, lane]
