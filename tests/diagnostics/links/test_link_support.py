@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -87,9 +87,12 @@ def test_broken_links_count_where_labels_are_free():
 
 @dataclass(frozen=True)
 class Climbing(Told):
-    """Climbs to what it is told, with links or without."""
+    """Climbs to what it is told in three steps, with links or without."""
 
     climbs: ClassVar[bool] = True
+
+    def run(self, problem, **given):
+        return replace(super().run(problem, **given), objective=np.zeros((1, 3)))
 
 
 @pytest.mark.parametrize("weight", [np.inf, 3.0])

@@ -47,7 +47,9 @@ def build(model, x, links=None, **options):
 
 
 def statements(**options):
+    # of one feature, where full covariances are the same numbers
     options = {"num_clusters": 2, "prior": SMALL, "reading": "relation", **options}
+    options = {"covariance": "spherical"} | options
     return build(ppc, POINTS, LINKS, flip_rate="learned", **options)
 
 
@@ -93,7 +95,7 @@ def test_result(linked):
     assert shapes == {
         "weights": (1, 200, 2),
         "mean": (1, 200, 2, 1),
-        "covariance": (1, 200, 2, 1, 1),
+        "variance": (1, 200, 2),
         "flip_rate": (1, 200),
     }
     assert linked.sample_stats["lp"].shape == (1, 200)
