@@ -79,8 +79,11 @@ def test_parameters_that_are_changed_on_their_way_are_refused(name, power, monke
         monkeypatch.setattr(found, name, lambda: power * sample())
         return found
 
-    with pytest.raises(ValueError, match="factor, noise contradicts the model's density"):
-        sb.fit(copied(mixed_effects, mixed_parameters=changed), *ROWS, engine="em", progress=False)
+    args = *map(jnp.asarray, ROWS[:3]), sb.Groups(SUBJECTS)
+    with jax.enable_x64(True):
+        problem = Problem(copied(mixed_effects, mixed_parameters=changed), args)
+        with pytest.raises(ValueError, match="factor, noise contradicts the model's density"):
+            sb.EM(num_restarts=1).run(problem, progress=False)
 
 
 @pytest.mark.slow

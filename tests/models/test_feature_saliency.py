@@ -115,10 +115,9 @@ def test_a_structure_that_shrinks_is_one_program():
     assert (again.params["weights"] == 0).any()
 
 
-def test_the_structure_does_not_depend_on_units():
-    x, _ = four_gaussians(3)
+def test_the_structure_does_not_depend_on_units(found):
+    (x, _), one = four_gaussians(0), found
     unit = np.array([10.0, 0.01, 1.0, 100.0, 3.0, 0.2, 1e4, 1e-4, 5.0, 1.0])
-    one = sb.fit("feature_saliency", x, **LENGTHS)
     two = sb.fit("feature_saliency", x * unit + 5.0, **LENGTHS)
     np.testing.assert_allclose(two.params["saliency"], one.params["saliency"], atol=1e-4)
     np.testing.assert_allclose(two.params["weights"], one.params["weights"], atol=1e-4)
