@@ -22,7 +22,7 @@ def verdicts(report):
 
 def test_sound_model():
     links = Links.must_link([(0, 1), (1, 2)], 1.0)
-    report = debug(ppc, X, links, num_clusters=2, covariance="tied")
+    report = debug(ppc, X, links, num_clusters=2, covariance="spherical")
     assert report.ok
     assert set(verdicts(report).values()) == {"ok"}
     assert "2 links over 8 points" in report["links"].finding

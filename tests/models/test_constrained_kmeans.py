@@ -3,10 +3,12 @@
 import jax
 import numpy as np
 import pytest
+from sidebayes.guides.engines.base import Problem
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import BeliefPropagation, Exact, MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.constrained_kmeans import constrained_kmeans
 
 import sidebayes as sb
 from tests.reference import brute_force
@@ -75,8 +77,9 @@ def test_infeasible_links_are_named():
     with pytest.raises(ValueError, match="need 4 clusters"):
         sb.fit("constrained_kmeans", x, clique, num_clusters=3)
     wheel = Links.cannot_link([(i, (i + 1) % 5) for i in range(5)] + [(i, 5) for i in range(5)])
+    problem = Problem(constrained_kmeans, (x, LabelGraph.build(wheel, 6)), {"num_clusters": 3})
     with pytest.raises(sb.FitError, match="no labeling"):
-        sb.fit("constrained_kmeans", x, wheel, num_clusters=3)
+        sb.KMeans(num_restarts=1).run(problem)
 
 
 def test_cost_never_rises_and_without_links_it_is_kmeans():

@@ -37,6 +37,16 @@ def copied(model, **globals_of):
 
 
 @pytest.mark.parametrize("form", ["restricted", "marginal"])
+def test_updates_of_a_copy_of_mixed_effects_agree_with_its_density(form):
+    args = *map(jnp.asarray, ROWS[:3]), sb.Groups(SUBJECTS)
+    with jax.enable_x64(True):
+        problem = Problem(copied(mixed_effects), args, {"form": form})
+        assert not is_ours(problem)
+        start = {name: value[0] for name, value in initial_values(problem, 0, 1).items()}
+        check_updates(problem, plan_updates(problem), start)
+
+
+@pytest.mark.parametrize("form", ["restricted", "marginal"])
 def test_a_copy_of_mixed_effects_is_fitted_by_em(form):
     args = *map(jnp.asarray, ROWS[:3]), sb.Groups(SUBJECTS)
     with jax.enable_x64(True):
@@ -69,8 +79,11 @@ def test_parameters_that_are_changed_on_their_way_are_refused(name, power, monke
         monkeypatch.setattr(found, name, lambda: power * sample())
         return found
 
-    with pytest.raises(ValueError, match="factor, noise contradicts the model's density"):
-        sb.fit(copied(mixed_effects, mixed_parameters=changed), *ROWS, engine="em", progress=False)
+    args = *map(jnp.asarray, ROWS[:3]), sb.Groups(SUBJECTS)
+    with jax.enable_x64(True):
+        problem = Problem(copied(mixed_effects, mixed_parameters=changed), args)
+        with pytest.raises(ValueError, match="factor, noise contradicts the model's density"):
+            sb.EM(num_restarts=1).run(problem, progress=False)
 
 
 @pytest.mark.slow

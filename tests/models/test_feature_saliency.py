@@ -28,12 +28,13 @@ from sidebayes.models.blocks.saliency.repeated import look_at, repeated_columns
 from sidebayes.models.feature_saliency import feature_saliency
 
 import sidebayes as sb
-from tests.support.draws import at_one
+from tests.support.draws import Pruned, at_one
 
 ENGINE = sb.ComponentwiseEM(num_restarts=1, max_steps=1000)
 LENGTHS = {"num_clusters": 6, "engine": ENGINE, "progress": False}
 """With tables of `SHAPE`, so that fits of several tests share their programs."""
 SHAPE = 200, 10
+CORNERS = np.array([(0.0, 3.0), (1.0, 9.0), (6.0, 4.0), (7.0, 10.0)])
 SPARSE = {"selection": "sparse", "concentration": 1.0, "saliency_prior": (2.0, 2.0)}
 
 
@@ -47,8 +48,7 @@ def four_gaussians(seed, num_points=SHAPE[0]):
     """The thesis' example: two features with four clusters, and eight of noise."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(4, size=num_points)
-    means = np.array([(0.0, 3.0), (1.0, 9.0), (6.0, 4.0), (7.0, 10.0)])
-    x = np.concatenate([means[labels], np.zeros((num_points, 8))], axis=1)
+    x = np.concatenate([CORNERS[labels], np.zeros((num_points, 8))], axis=1)
     return x + rng.normal(size=x.shape), labels
 
 
@@ -115,10 +115,9 @@ def test_a_structure_that_shrinks_is_one_program():
     assert (again.params["weights"] == 0).any()
 
 
-def test_the_structure_does_not_depend_on_units():
-    x, _ = four_gaussians(3)
+def test_the_structure_does_not_depend_on_units(found):
+    (x, _), one = four_gaussians(0), found
     unit = np.array([10.0, 0.01, 1.0, 100.0, 3.0, 0.2, 1e4, 1e-4, 5.0, 1.0])
-    one = sb.fit("feature_saliency", x, **LENGTHS)
     two = sb.fit("feature_saliency", x * unit + 5.0, **LENGTHS)
     np.testing.assert_allclose(two.params["saliency"], one.params["saliency"], atol=1e-4)
     np.testing.assert_allclose(two.params["weights"], one.params["weights"], atol=1e-4)
@@ -406,12 +405,28 @@ def test_other_models_have_no_saliencies():
         fit.features()
 
 
-def test_missing_values_are_integrated_out_and_imputed(tmp_path):
+@pytest.fixture(scope="module")
+def gappy():
+    """Rows of four Gaussians, where they have gaps, and a table with these."""
     x, _ = four_gaussians(2)
     gaps = np.random.default_rng(0).uniform(size=x.shape) < 0.15
-    table = np.where(gaps, np.nan, x)
-    fit = sb.fit("feature_saliency", table, feature_names=list("abcdefghij"), **LENGTHS)
-    assert fit.features().frame["saliency"]["a":"b"].min() > 0.9
+    return x, gaps, np.where(gaps, np.nan, x)
+
+
+def test_features_are_found_where_values_are_missing(gappy):
+    fit = sb.fit("feature_saliency", gappy[2], **LENGTHS)
+    assert fit.params["saliency"][:2].min() > 0.9
+
+
+def test_missing_values_are_integrated_out_and_imputed(gappy, tmp_path):
+    x, gaps, table = gappy
+    known = {"weights": np.full(4, 0.25), "variance": np.ones((4, 10))}
+    known["saliency"] = np.repeat([0.95, 0.05], [2, 8])
+    known["mean"] = np.concatenate([CORNERS, np.zeros((4, 8))], axis=1)
+    known |= {"common_mean": x.mean(axis=0), "common_variance": x.var(axis=0)}
+    engine = Pruned({name: value[None, None] for name, value in known.items()})
+    given = {"num_clusters": 4, "engine": engine, "progress": False}
+    fit = sb.fit("feature_saliency", table, feature_names=list("abcdefghij"), **given)
     found = fit.imputed()
     assert len(found) == gaps.sum()
     row, column = np.nonzero(gaps)
@@ -428,7 +443,8 @@ def test_missing_values_are_integrated_out_and_imputed(tmp_path):
         2 / len(far)
     )  # of the size that they are said to have
     fit.save(tmp_path / "fit.nc")
-    np.testing.assert_array_equal(sb.load(tmp_path / "fit.nc").predict(table), fit.predict(table))
+    again = sb.load(tmp_path / "fit.nc", engine=given["engine"])
+    np.testing.assert_array_equal(again.predict(table), fit.predict(table))
     for one in (fit.predict_proba(table), fit.log_prob(table)):
         assert np.isfinite(one).all()
     with pytest.raises(ValueError, match="x has infinite values in 1 of 200 rows: 3; pass NaN"):

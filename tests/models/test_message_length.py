@@ -8,6 +8,7 @@ import pytest
 from numpyro import handlers
 from scipy import integrate, stats
 from scipy.special import gammaln
+from sidebayes.guides.engines.steps.climbs import rounding_of
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
 from sidebayes.models.blocks.saliency.kinds import Columns
@@ -164,6 +165,14 @@ def test_noise_of_many_levels_and_rare_counts_have_one_cluster():
     engine = sb.ComponentwiseEM(num_restarts=2)
     fit = sb.fit("feature_saliency", x, num_clusters=4, kinds=kinds, engine=engine, progress=False)
     assert (fit.params["weights"] > 0).sum() == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_in_another_order_differ_by_no_more_than_rounding(dtype):
+    """By which a search knows that it has settled, in either precision."""
+    terms = np.random.default_rng(0).normal(-4.0, 3.0, 100).astype(dtype)
+    one, other = terms.sum(), terms[::-1].sum()
+    assert 0 < abs(one - other) < rounding_of(one) < 10 * np.finfo(dtype).eps * abs(one)
 
 
 def test_a_search_in_single_precision_settles():

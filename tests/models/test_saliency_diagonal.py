@@ -209,7 +209,6 @@ def test_a_correlated_cluster_takes_all_that_are_allowed():
     known = np.where(np.arange(150) % 3 == 0, x[:, 0] > 0, -1)
     one_class = np.where(known == 0, 0, -1)
     fit = sb.fit("feature_saliency", x, known=one_class, **options)
-    assert fit.verdict[0] == "caution"
-    assert "All 2 clusters allowed are used" in fit.verdict[1]
+    assert "All 2 clusters allowed are used" in fit.tree["fit_info"].attrs["remarks"]
     told = sb.fit("feature_saliency", x, known=known, **options)
-    assert "clusters allowed" not in told.verdict[1]
+    assert "clusters allowed" not in told.tree["fit_info"].attrs.get("remarks", "")

@@ -33,8 +33,8 @@ FACTOR = np.array([FACTORS["full"], FACTORS["singular"], FACTORS["zero"]])
 NOISE = np.array([[0.6, 0.9], [1.1, 0.4], [0.8, 0.8]])
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 KNOWN = np.array([[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 1, 0]], bool)
-PAIRS = np.array([[0, 1], [1, 2], [0, 2], [2, 3]])
-STRENGTH = np.array([1.3, -0.7, 0.4, -np.inf])
+PAIRS = np.array([[0, 1], [1, 2], [2, 3]])
+STRENGTH = np.array([1.3, -0.7, -np.inf])
 
 
 def build(links=None, known=None, reading="field", beta=BETA, factor=FACTOR, noise=NOISE):

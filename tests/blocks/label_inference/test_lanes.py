@@ -22,7 +22,8 @@ import sidebayes as sb
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-SIZES = np.repeat(np.arange(1, 12), [20, 20, 20, 12, 9, 9, 9, 9, 6, 6, 6])
+NUMBERS = np.array([20, 20, 20, 12, 9, 9, 9, 9, 6, 6, 6])
+SIZES = np.repeat(np.arange(1, 12), NUMBERS)
 """Nodes of random trees; the largest fit into no lane."""
 
 
@@ -32,13 +33,13 @@ def x64():
         yield
 
 
-def forest(*, hard, seed=0):
+def forest(*, hard, seed=0, sizes=SIZES):
     """Links of trees of all sizes, one of them closed to a loop, among points in random order."""
     rng = np.random.default_rng(seed)
-    begin = np.cumsum(SIZES) - SIZES
+    begin = np.cumsum(sizes) - sizes
     pairs = [
         (start + rng.integers(child), start + child)
-        for start, size in zip(begin, SIZES, strict=True)
+        for start, size in zip(begin, sizes, strict=True)
         for child in range(1, size)
     ]
     pairs.append(
@@ -48,7 +49,7 @@ def forest(*, hard, seed=0):
     if hard:
         weights[rng.random(len(pairs)) < 0.2] = -np.inf
         weights[:3] = np.inf
-    number = rng.permutation(SIZES.sum())
+    number = rng.permutation(sizes.sum())
     return Links(number[np.array(pairs)], weights, len(number))
 
 
@@ -61,6 +62,7 @@ def always(monkeypatch):
 
 def both(links, monkeypatch):
     """A graph that takes trees apart leaf by leaf, and one with lanes."""
+    monkeypatch.setattr(label_graph, "MANY_NODES", 10**6)
     plain = LabelGraph.build(links, links.num_points, 3)
     always(monkeypatch)
     lanes = LabelGraph.build(links, links.num_points, 3)
@@ -156,10 +158,13 @@ def test_draws_in_lanes_have_the_marginals(monkeypatch):
     assert np.abs(agree - pairs).max() < 5 * np.sqrt(0.25 / len(keys))
 
 
-def test_every_node_stands_below_its_parent(monkeypatch):
+@pytest.mark.parametrize(("backend", "width"), [("cpu", WIDTH), ("gpu", 64 * WIDTH)])
+def test_every_node_stands_below_its_parent(backend, width, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     links = forest(hard=False)
     _, graph = both(links, monkeypatch)
     lanes = graph.lanes
+    assert lanes.node.shape[-1] == width
     level = np.repeat(np.arange(len(LEVELS)), [end - first for first, end in LEVELS])
     chunk, slot, lane = np.nonzero(lanes.parent < ROOT)
     parent = lanes.parent[chunk, slot, lane]
@@ -202,9 +207,21 @@ def one_pass(x, graph, log_weights, mean, scale_tril):
     return *found, found.moments.total
 
 
+@pytest.fixture(scope="module")
+def many(x64):
+    """Links of many points in small trees, as many points without links, and the pass over them."""
+    sizes = np.repeat(np.arange(1, 12), np.where(np.arange(1, 12) == 2, 15_000, NUMBERS))
+    links = forest(hard=False, sizes=sizes)
+    links = Links(links.pairs, links.weights, 2 * links.num_points)
+    x, *parameters = data(links)
+    with pytest.MonkeyPatch.context() as patch:
+        _, lanes = both(links, patch)
+        return links, jax.jit(one_pass).lower(x, lanes, *parameters).compile()
+
+
 @pytest.mark.parametrize("hard", [False, True])
-def test_one_pass_equals_three(hard, monkeypatch):
-    links = forest(hard=False)
+def test_one_pass_equals_three(hard, many, monkeypatch):
+    links, program = many
     if hard:
         weights = np.where(np.arange(len(links)) % 5, links.weights, -np.inf)
         links = Links(links.pairs, weights, links.num_points)
@@ -212,7 +229,7 @@ def test_one_pass_equals_three(hard, monkeypatch):
     assert lanes.has_lanes
     given = data(links)
     x = 30 * given[0]  # far from the clusters, where densities differ by hundreds of nats
-    found = jax.jit(one_pass)(x, lanes, *given[1:])
+    found = program(x, lanes, *given[1:])
     expected = jax.jit(three_passes)(x, plain, *given[1:])
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
@@ -244,15 +261,11 @@ def test_contradiction_in_a_lane_has_no_density(monkeypatch):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="accelerators visit more rows at a time")
-def test_pass_keeps_nothing_of_the_size_of_points_by_clusters():
+def test_pass_keeps_nothing_of_the_size_of_points_by_clusters(many):
     """Of points without links, and of those in small trees, no table of densities leaves the cache."""
-    rng = np.random.default_rng(0)
-    num_points = 60_000
-    pairs = rng.permutation(num_points)[:20_000].reshape(-1, 2)
-    graph = LabelGraph.build(Links(pairs, 1.0, num_points), num_points)
-    x, log_weights, mean, root = data(Links(pairs, 1.0, num_points))
-    program = jax.jit(one_pass).lower(x, graph, log_weights, mean, root).compile()
-    table = num_points * 3 * x.itemsize
+    links, program = many
+    num_points = links.num_points
+    table = num_points * 3 * np.dtype(float).itemsize
     assert program.memory_analysis().temp_size_in_bytes < table
     assert not re.search(rf"f64\[(3,)?{num_points}(,3)?\]", program.as_text())
 

@@ -167,7 +167,8 @@ def test_fits_and_predictions(fits, engine):
 def test_em_ends_at_a_mode(links):
     args = jnp.asarray(OUTCOME), jnp.asarray(INPUT), as_label_graph(links, 14, 2)
     problem = Problem(experts, args)
-    found = sb.EM(num_restarts=1).run(problem, progress=False)
+    start = {"level": np.array([1.0, 3.0]), "lean": np.array([-0.5, 0.5])}
+    found = sb.EM(num_restarts=1).run(problem, init=start, progress=False)
     slope = jax.jit(jax.grad(lambda params: log_joint(problem, params)))(found.params)
     for name, value in slope.items():
         np.testing.assert_allclose(value, 0.0, atol=1e-3, err_msg=name)

@@ -170,7 +170,7 @@ def test_alignment_is_the_mean_over_labelings():
 
 
 def test_choice_is_the_best_of_the_grid():
-    data = sidebayes.load_dataset("two_spirals", num_points=120)
+    data = sidebayes.load_dataset("two_spirals", num_points=60)
     links = sidebayes.simulate_links(data.labels, 20, seed=1)
     kinds = ("diffusion", "random_walk", "step")
     found = choose_graph_kernel(data.x, links, kinds=kinds)

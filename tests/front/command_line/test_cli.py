@@ -140,11 +140,11 @@ def test_fit_compare_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
     quick = (*short, "--option", "covariance=spherical")
-    links = sidebayes.simulate_links(sidebayes.load_dataset("four_gaussians").labels, 10)
+    links = sidebayes.simulate_links(sidebayes.load_dataset("iris").labels, 4, weight=3.0)
     links.write("links.csv")
-    text = run("fit", "ppc", "four_gaussians", "--links", "links.csv", *quick, "-o", "b.nc")
+    text = run("fit", "ppc", "iris", "--links", "links.csv", *quick, "-o", "b.nc")
     assert "saved b.nc" in text
-    assert sidebayes.load("b.nc").links.num_links == 10
+    assert sidebayes.load("b.nc").links.num_links == 4
     shutil.copy("b.nc", "a.nc")
     text = run("compare", "a.nc", "b.nc", "--csv", "table.csv")
     assert "ppc" in text

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from sidebayes.models.blocks.classes.class_table import hidden_classes
+from sklearn.base import clone
 
 import sidebayes
 from sidebayes import (
-    EM,
     Groups,
     KMeans,
     LinkedKFold,
@@ -19,8 +19,8 @@ from sidebayes import (
     PartialLabels,
     SideBayesWarning,
 )
+from tests.support.draws import at_one
 
-TINY = EM(num_restarts=1, max_steps=20)
 X = np.random.default_rng(0).normal(size=(12, 2))
 LINKS = Links.must_link([(0, 1)], num_points=12)
 QUICK = LinkedMixtureClusterer(
@@ -89,14 +89,33 @@ def iris():
     return data.x[::5], np.array(["red", "green", "blue"])[data.labels[::5]]
 
 
+def of_iris(means, shares):
+    """Classifier that knows its components, and the shares of classes within each."""
+    given = {"mean": means, "covariance": np.tile(0.1 * np.eye(4), (len(means), 1, 1))}
+    given |= {"weights": np.full(len(means), 1 / len(means)), "class_table": shares}
+    return MixtureClassifier(len(means), engine=at_one(given), random_state=0)
+
+
 @pytest.fixture(scope="module")
-def learned(iris):
-    return MixtureClassifier(3, engine=TINY, random_state=0).fit(*iris)
+def means(iris):
+    return iris[0].reshape(3, 10, 4).mean(axis=1)  # of red, green and blue rows
 
 
-def test_a_class_that_no_component_can_have_alone_is_warned_of(iris, learned):
+@pytest.fixture(scope="module")
+def separate(means):
+    """Classifier of a component for each class, by their names."""
+    return of_iris(means, 0.01 + 0.97 * np.eye(3)[[2, 1, 0]])
+
+
+@pytest.fixture(scope="module")
+def learned(iris, separate):
+    return clone(separate).fit(*iris)
+
+
+def test_a_class_that_no_component_can_have_alone_is_warned_of(iris, learned, means):
     x, y = iris
-    model = MixtureClassifier(2, engine=TINY, random_state=0)
+    shares = np.array([[0.02, 0.02, 0.96], [0.5, 0.48, 0.02]])  # of blue, green and red
+    model = of_iris(np.stack([means[0], means[1:].mean(axis=0)]), shares)
     with pytest.warns(SideBayesWarning, match="n_components = 2 for 3 classes: at no row is '"):
         model.fit(x, y)
     assert len(set(model.predict(x))) == 2
@@ -139,10 +158,10 @@ def test_rows_without_a_class_are_not_scored(iris, learned):
         model.score(x, np.array([1, *y[1:]], object))
 
 
-def test_a_fold_of_one_class_and_rows_without_any_is_scored(iris):
+def test_a_fold_of_one_class_and_rows_without_any_is_scored(iris, separate):
     x, y = iris
     codes = np.unique(y, return_inverse=True)[1]
-    model = MixtureClassifier(3, engine=TINY, random_state=0).fit(x, codes)
+    model = clone(separate).fit(x, codes)
     ones = np.where(codes == 1, 1, -1)
     assert model.score(x, ones) == pytest.approx((model.predict(x[codes == 1]) == 1).mean())
 

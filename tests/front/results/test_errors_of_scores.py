@@ -18,11 +18,18 @@ from sidebayes.models.pairwise_gp import pairwise_gp
 import sidebayes
 from sidebayes import Links
 from sidebayes.results.scores.validation import error_of_sum
+from sidebayes.runs import execution
 from tests.support.draws import Told
 
 Y = np.random.default_rng(1).normal(size=9)
 SEEN = np.arange(9) % 3 > 0
 MEAN = np.random.default_rng(2).normal(0.0, 0.4, (4, 100))
+
+
+@pytest.fixture(autouse=True)
+def only_what_is_scored(monkeypatch):
+    """Draws are told, and no climb looks for what they miss."""
+    monkeypatch.setattr(execution, "mass_elsewhere", lambda *given: None)
 
 
 def normal(y):

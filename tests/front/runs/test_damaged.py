@@ -17,7 +17,8 @@ X = np.random.default_rng(0).normal(size=(12, 2))
 def fit():
     engine = sb.EM(num_restarts=1, max_steps=3)
     links = sb.Links.must_link([(0, 1)])
-    return sb.fit("ppc", X, links, num_clusters=2, engine=engine, progress=False)
+    given = {"num_clusters": 2, "covariance": "spherical", "engine": engine}
+    return sb.fit("ppc", X, links, progress=False, **given)
 
 
 @pytest.fixture(scope="module")

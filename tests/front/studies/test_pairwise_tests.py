@@ -12,7 +12,7 @@ GROUPS = np.repeat(["a", "b", "c", "d"], 8)
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 2)) + 0.1 * RNG.normal(size=(32, 6, 2))
 X[GROUPS == "d", 0] += 0.1
-GIVEN = {"num_permutations": 199, "statistics": ["goodall", "hotelling"]}
+GIVEN = {"num_permutations": 19, "statistics": ["goodall", "hotelling"]}
 
 
 @pytest.mark.parametrize(("adjustment", "theirs"), [("holm", "holm"), ("fdr", "fdr_by")])
@@ -50,9 +50,9 @@ def test_bad_input_is_refused():
 
 
 def test_a_group_of_one_is_named_once():
-    groups = np.where(np.arange(32) == 31, "z", np.repeat(["a", "b"], 16))
+    groups = np.repeat(["a", "b", "z"], [8, 8, 1])
     with pytest.warns(sb.SideBayesWarning) as told:
-        found = sb.pairwise_tests(X, groups, num_permutations=19)
+        found = sb.pairwise_tests(X[:17], groups, num_permutations=19)
     assert len(told) == 1
     assert "group 'z' has one individual" in str(told[0].message)
     assert "out of its 2 pairs, and its p-values are adjusted over the other 1" in str(
@@ -61,4 +61,4 @@ def test_a_group_of_one_is_named_once():
     assert found.xs("james", level="statistic").index.tolist() == [("a", "b")]
     assert len(found) == 7
     with pytest.raises(ValueError, match=r"groups \['z'\] have one individual each; leave 'james'"):
-        sb.pairwise_tests(X, groups, statistics=["james"])
+        sb.pairwise_tests(X[:17], groups, statistics=["james"])

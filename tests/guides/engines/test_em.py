@@ -306,7 +306,8 @@ def test_single_steps_refuse_other_seeds_and_states():
 @pytest.mark.parametrize("closed", [True, False])
 def test_single_steps_are_those_of_a_run(closed):
     """From one start, step by step, and the log joint of every state is that of its parameters."""
-    problem = ppc_problem(X, pairs_of_iris(10, 1.5), closed=closed, num_clusters=2)
+    links = None if closed else pairs_of_iris(10, 1.5)
+    problem = ppc_problem(X, links, closed=closed, num_clusters=2, covariance="spherical")
     engine = EM(num_restarts=1, max_steps=4, tol=0.0)
     run = engine.run(problem, seed=3)
     state = engine.init(problem, seed=3)

@@ -128,7 +128,7 @@ def test_a_scale_and_other_sites_are_kept():
             own_clusters(x, links)
         numpyro.sample("more", dist.Normal(0.0, 1.0), obs=2.0)
 
-    problem = Problem(scaled, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))))
+    problem = Problem(scaled, (jnp.asarray(X), LabelGraph.build(None, len(X))))
     batches = deal_connected_sets(problem, 8, seed=0)
     whole, each = both_ways(problem, batches, free_values({"centre": (2,), "share": ()}, 0))
     np.testing.assert_allclose(each.mean(), whole, rtol=1e-12)
