@@ -16,8 +16,8 @@ from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.expectation_maximisation.failures import all_collapsed
 from sidebayes.guides.engines.expectation_maximisation.stochastic_em import StochasticEM
-from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.plumbing.side_by_side import one_member
+from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import degenerate
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
 from sidebayes.models.blocks.directional.sphere_starts import warn_of_axes

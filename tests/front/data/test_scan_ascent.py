@@ -85,9 +85,7 @@ def test_a_table_that_is_kept_whole_is_like_an_array(rows, tmp_path, monkeypatch
     monkeypatch.setattr("sidebayes.data.scan._FEW", 100)
     np.save(tmp_path / "few.npy", rows[:200])
     table = sidebayes.scan(tmp_path / "few.npy")
-    found, expected = (
-        sidebayes.fit("gmm", x, engine=ENGINE, **FEW) for x in (table, rows[:200])
-    )
+    found, expected = (sidebayes.fit("gmm", x, engine=ENGINE, **FEW) for x in (table, rows[:200]))
     assert not found.run.sample_of
     assert found.log_evidence == expected.log_evidence
     assert "k-hat" in found.verdict[1]

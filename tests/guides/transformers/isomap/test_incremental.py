@@ -20,7 +20,7 @@ from tests.reference.removals import moved_by_each
 from tests.reference.swiss_roll import swiss_roll
 
 pytest.importorskip("numba")
-from sidebayes.guides.transformers.isomap.graphs import removals  # noqa: E402
+from sidebayes.guides.transformers.isomap.graphs import removals
 
 ROOM = "sidebayes.guides.transformers.isomap.graphs"
 
@@ -439,13 +439,18 @@ def test_short_circuits_are_what_moves_most(of, n_landmarks):
     check_short_circuits(of, n_landmarks, 90)
 
 
-@pytest.mark.parametrize("of", ["edges", "rows"])
-def test_short_circuits_by_loops_of_python(of, monkeypatch):
-    """Which numba takes seconds to compile."""
-    for name, loop in vars(removals).items():
+@pytest.fixture
+def loops_of_python(monkeypatch):
+    """In place of what numba takes seconds to compile."""
+    for name, loop in vars(removals).copy().items():
         if hasattr(loop, "py_func"):
             monkeypatch.setattr(removals, name, loop.py_func)
-    check_short_circuits(of, None, 60)
+
+
+@pytest.mark.parametrize("of", ["edges", "rows"])
+@pytest.mark.parametrize("n_landmarks", [None, 15])
+def test_short_circuits_by_loops_of_python(of, n_landmarks, loops_of_python):
+    check_short_circuits(of, n_landmarks, 60)
 
 
 def check_short_circuits(of, n_landmarks, size):
@@ -481,7 +486,7 @@ def test_a_point_between_two_turns_is_found():
     assert first["moved"] > 3 * clean
 
 
-def test_cut_edges_come_first():
+def test_cut_edges_come_first(loops_of_python):
     """A chain: every edge cuts, the middle one most, and so do rows but for the ends."""
     chain = IncrementalIsomap(1, n_neighbors=None, radius=1.0).fit(np.arange(4.0)[:, None])
     table = chain.short_circuits(9)
