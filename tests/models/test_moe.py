@@ -22,7 +22,7 @@ import sidebayes as sb
 from sidebayes.runs.problems import remarks
 from sidebayes.studies import prototypes
 from tests.support.classes import some_known, split2d
-from tests.support.draws import AtStart, at_one
+from tests.support.draws import Asked, AtStart, at_one
 
 RNG = np.random.default_rng(0)
 X, CLASSES = split2d(RNG, 40)
@@ -311,10 +311,13 @@ def test_a_class_without_a_known_row_is_said(monkeypatch):
     with pytest.warns(sb.SideBayesWarning, match=said):
         grown = sb.grow_prototypes(x, known, engine=AtStart(), **given)
     assert grown.class_probabilities()[:, 2].max() < 1e-6
-    placed = []
-    monkeypatch.setattr(prototypes, "place_anchors", lambda *given, **_: placed.append(given))
-    with pytest.warns(sb.SideBayesWarning, match=said), pytest.raises(AttributeError):
+
+    def asked_to_place(x, rows, anchors, *_, **__):
+        raise Asked(anchors)
+
+    monkeypatch.setattr(prototypes, "place_anchors", asked_to_place)
+    with pytest.warns(sb.SideBayesWarning, match=said), pytest.raises(Asked) as asked:
         sb.fit_nfgl(x, known, **given)
-    anchors = placed[0][2]  # no row votes for class 2, nor does a component
+    anchors = asked.value.problem  # no row votes for class 2, nor does a component
     assert set(np.asarray(anchors.classes)) == {0, 1}
     assert (anchors.table[:, 2] == 0).all()

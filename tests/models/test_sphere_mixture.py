@@ -369,7 +369,7 @@ def test_equal_directions_begin_without_warnings_and_have_a_remedy():
     start["tangent_covariance"] = np.array([0.0, 1.0])[:, None, None] * np.eye(9)
     error = all_collapsed(flat, degenerate(flat, start), start, start)
     assert re.search(
-        r"cluster 0 of effective size .* collapsed .*; use prior='empirical', "
+        r"cluster 0 .* collapsed \(its covariance is singular\); use prior='empirical', "
         r".* covariance='spherical'$",
         str(error),
     )
