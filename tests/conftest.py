@@ -8,6 +8,9 @@ import sys
 import zlib
 from pathlib import Path
 
+# workers use all cores as it is, and threads for small matrices wait for one another by spinning
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import jax
 import numpy as np
 import pytest

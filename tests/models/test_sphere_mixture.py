@@ -1,5 +1,6 @@
 """Mixtures on the sphere: limits, symmetry, links, numbers of components, what is refused."""
 
+import re
 import runpy
 import warnings
 from contextlib import nullcontext
@@ -13,7 +14,11 @@ from numpyro.handlers import seed, trace
 from scipy.stats import vonmises_fisher
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.expectation_maximisation.failures import all_collapsed
 from sidebayes.guides.engines.expectation_maximisation.stochastic_em import StochasticEM
+from sidebayes.guides.engines.plumbing.side_by_side import one_member
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.steps.updates import degenerate
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
 from sidebayes.models.blocks.directional.sphere_starts import warn_of_axes
 from sidebayes.models.blocks.manifolds import sphere
@@ -22,7 +27,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.sphere_mixture import sphere_mixture
 
 import sidebayes as sb
-from tests.support.draws import at_one
+from tests.support.draws import Asked, Asking, at_one
 from tests.support.sphere_fits import EACH, EVERY, KINDS, LABELS, X, fit
 from tests.support.spheres import around, clusters
 
@@ -315,6 +320,13 @@ def test_axes_with_both_ends_are_said():
         warn_of_axes("x", np.stack([np.cos(angle), np.sin(angle)], axis=1))
 
 
+def asked(x, **given):
+    """The problem that an engine is asked to fit."""
+    with pytest.raises(Asked) as found:
+        sb.fit("sphere_mixture", x, engine=Asking(), num_clusters=2, progress=False, **given)
+    return found.value.problem
+
+
 @pytest.mark.parametrize("are_known", [True, False])
 def test_tight_clusters_do_not_reach_around_the_sphere(are_known):
     """A mean on the far side of its points has a higher joint density under a wide prior."""
@@ -323,12 +335,13 @@ def test_tight_clusters_do_not_reach_around_the_sphere(are_known):
     x = np.eye(10)[labels] + 0.001 * rng.normal(size=(60, 10))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     known = sb.PartialLabels(labels if are_known else np.full(60, -1))
-    fit = sb.fit("sphere_mixture", x, known=known, num_clusters=2, progress=False)
-    assert fit.status.converged
-    assert "starts that ended at a doubtful mode were set aside" in str(fit.status)
-    assert np.arccos(fit.params["direction"] @ x.T).min(axis=1).max() < 0.01
-    assert fit.params["missing_mass"].max() < 1e-6
-    assert len(np.unique(np.stack([labels, fit.labels()]), axis=1).T) == 2
+    found = EM().run(asked(x, known=known), progress=False)
+    assert found.status.converged
+    assert "starts that ended at a doubtful mode were set aside" in found.status.message
+    angles = np.arccos(found.params["direction"] @ x.T)
+    assert angles.min(axis=1).max() < 0.01
+    assert found.params["missing_mass"].max() < 1e-6
+    assert len(np.unique(np.stack([labels, angles.argmin(axis=0)]), axis=1).T) == 2
 
 
 def test_new_rows_are_directions(tmp_path):
@@ -346,6 +359,21 @@ def test_new_rows_are_directions(tmp_path):
     with jax.enable_x64(False):
         again = sb.load(tmp_path / "fit.nc", engine=engine)
         np.testing.assert_array_equal(again.predict(x[:2]), 0)
+
+
+def test_equal_directions_begin_without_warnings_and_have_a_remedy():
+    """Of the size of the tight clusters above, whose program is shared."""
+    x, given = np.repeat(np.eye(10)[:2], 30, axis=0), {"known": sb.PartialLabels(np.full(60, -1))}
+    flat = asked(x, prior="flat", **given)
+    start = one_member(initial_values(flat, 0, 3, seeded=True), 0)
+    start["tangent_covariance"] = np.array([0.0, 1.0])[:, None, None] * np.eye(9)
+    error = all_collapsed(flat, degenerate(flat, start), start, start)
+    assert re.search(
+        r"cluster 0 .* collapsed \(its covariance is singular\); use prior='empirical', "
+        r".* covariance='spherical'$",
+        str(error),
+    )
+    assert EM().run(asked(x, **given), progress=False).status.converged
 
 
 def test_equal_directions_collapse_with_the_remedies_that_there_are():

@@ -307,4 +307,4 @@ def test_what_cannot_be_computed_is_an_error(table, monkeypatch):
 
     monkeypatch.setattr(streamed_svi.TableDensity, "whole", infinite)
     with pytest.raises(sidebayes.FitError, match="not finite where the search begins"):
-        sidebayes.fit("gmm", table, engine="svi", **FEW)
+        sidebayes.fit(normal, table, engine=QUICK, progress=False)

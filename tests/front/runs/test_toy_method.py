@@ -57,7 +57,8 @@ def card():
 
 @pytest.fixture(scope="module")
 def fit(card):
-    return sb.fit("toy", X, LINKS, num_clusters=2, engine=QUICK, truth=LABELS)
+    start = {"shares": [0.5, 0.5], "rate": [[3.0, 15.0], [15.0, 3.0]]}
+    return sb.fit("toy", X, LINKS, num_clusters=2, engine=QUICK, truth=LABELS, init=start)
 
 
 def test_a_fit_answers(card, fit, tmp_path):

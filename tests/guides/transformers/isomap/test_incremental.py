@@ -20,6 +20,8 @@ from tests.reference.removals import moved_by_each
 from tests.reference.swiss_roll import swiss_roll
 
 pytest.importorskip("numba")
+from sidebayes.guides.transformers.isomap.graphs import removals
+
 ROOM = "sidebayes.guides.transformers.isomap.graphs"
 
 
@@ -434,7 +436,25 @@ def test_new_rows_need_all_their_distances(roll):
 @pytest.mark.parametrize("of", ["edges", "rows"])
 @pytest.mark.parametrize("n_landmarks", [None, 15])
 def test_short_circuits_are_what_moves_most(of, n_landmarks):
-    found = IncrementalIsomap(n_neighbors=4, n_landmarks=n_landmarks).fit(swiss_roll(90, 0))
+    check_short_circuits(of, n_landmarks, 90)
+
+
+@pytest.fixture
+def loops_of_python(monkeypatch):
+    """In place of what numba takes seconds to compile."""
+    for name, loop in vars(removals).copy().items():
+        if hasattr(loop, "py_func"):
+            monkeypatch.setattr(removals, name, loop.py_func)
+
+
+@pytest.mark.parametrize("of", ["edges", "rows"])
+@pytest.mark.parametrize("n_landmarks", [None, 15])
+def test_short_circuits_by_loops_of_python(of, n_landmarks, loops_of_python):
+    check_short_circuits(of, n_landmarks, 60)
+
+
+def check_short_circuits(of, n_landmarks, size):
+    found = IncrementalIsomap(n_neighbors=4, n_landmarks=n_landmarks).fit(swiss_roll(size, 0))
     table = found.short_circuits(8, of=of)
     distances = found.dist_matrix_
     wanted = moved_by_each(found._manifold.geodesics.adjacency.matrix(), of == "rows")
@@ -466,7 +486,7 @@ def test_a_point_between_two_turns_is_found():
     assert first["moved"] > 3 * clean
 
 
-def test_cut_edges_come_first():
+def test_cut_edges_come_first(loops_of_python):
     """A chain: every edge cuts, the middle one most, and so do rows but for the ends."""
     chain = IncrementalIsomap(1, n_neighbors=None, radius=1.0).fit(np.arange(4.0)[:, None])
     table = chain.short_circuits(9)
