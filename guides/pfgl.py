@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.nn import log_softmax, logsumexp, softmax
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 from sidebayes.models.blocks.classes.class_mixture import log_of
 from sidebayes.models.blocks.classes.prototypes import Prototypes, without_prototypes
 from sidebayes.models.blocks.classes.stated import shares_of_classes
@@ -154,14 +155,9 @@ def grown_prototypes(
             if now < cost:
                 best, cost, waited = state, now, 0
                 path.append((state.number, cost))
-        live = np.asarray(best.live)
-        return GrownPrototypes(
-            np.asarray(best.points)[live],
-            np.asarray(best.clusters)[live],
-            np.asarray(best.classes)[live],
-            np.asarray(best.scale),
-            path,
-        )
+        live = best.live
+        kept = best.points[live], best.clusters[live], best.classes[live]
+        return GrownPrototypes(*kept, best.scale, path)
 
 
 class _Data(NamedTuple):
@@ -186,30 +182,31 @@ class _Data(NamedTuple):
             raise ValueError("no class is known of any row, so that nothing says where classes lie")
         best = stated[told] == stated[told].max(axis=1, keepdims=True)
         single = np.where(best.sum(axis=1) == 1, best.argmax(axis=1), -1)
-        size, member = x.shape[1], softmax(jnp.asarray(log_joint), axis=1)
-        around = jnp.zeros(size), jnp.zeros(size)
+        around = np.zeros((2, x.shape[1]))
         if prior is not None:
-            around = jnp.asarray(prior[0]), 1.0 / jnp.asarray(prior[1]) ** 2
-        rest = logsumexp(jnp.asarray(log_joint[~told]), axis=1).sum()
-        known = jnp.asarray(x[told]), jnp.asarray(log_joint[told]), jnp.asarray(stated[told])
-        return cls(*known, rest, jnp.asarray(single), jnp.asarray(x), member, *around)
+            around = np.asarray(prior[0], float), 1.0 / np.asarray(prior[1], float) ** 2
+        rest = special.logsumexp(log_joint[~told], axis=1).sum()
+        member = special.softmax(log_joint, axis=1)
+        given = x[told], log_joint[told], stated[told], rest, single, x, member, *around
+        return cls(*map(jnp.asarray, given))
 
 
 class _State(NamedTuple):
     """Prototypes so far, in arrays with room for more."""
 
-    points: Array
-    clusters: Array
-    classes: Array
-    live: Array
-    scale: Array
-    shares: Array
+    points: NDArray
+    clusters: NDArray
+    classes: NDArray
+    live: NDArray
+    scale: NDArray
+    shares: NDArray
 
     @property
     def number(self) -> int:
         """Number of prototypes."""
-        return int(np.asarray(self.live).sum())
+        return int(self.live.sum())
 
+    @jax.jit
     def prototypes(self) -> Prototypes:
         """Prototypes in the form that the model takes."""
         number = len(self.scale)
@@ -325,27 +322,34 @@ def _entropy(prob: Array, weight: Array) -> Array:
     return -jnp.sum(weight[:, None] * prob * log_of(prob))
 
 
-def _begin(data: _Data) -> _State:
-    """Return one prototype for each class that a component holds, or the best one if none holds any."""
+@jax.jit
+def _classes_of_components(data: _Data) -> tuple[Array, Array, Array]:
+    """Log numbers of rows by component and class, their means, and shares of the classes."""
     stated = data.stated / data.stated.sum(axis=1, keepdims=True)
     share = log_softmax(data.base, axis=1)[:, :, None] + log_of(stated)[:, None]
-    log_count = np.asarray(logsumexp(share, axis=0))
-    num_clusters, num_classes = log_count.shape
+    mean = jnp.einsum("nkc,nd->kcd", softmax(share, axis=0), data.x)
+    return logsumexp(share, axis=0), mean, shares_of_classes(data.stated, share.shape[2])
+
+
+def _begin(data: _Data) -> _State:
+    """Return one prototype for each class that a component holds, or the best one if none holds any."""
+    log_count, mean, shares = map(np.asarray, _classes_of_components(data))
     held = np.exp(log_count) > _HELD
     held[np.unravel_index(log_count.argmax(), held.shape)] = True
     clusters, classes = np.nonzero(held)
-    points = np.asarray(softmax(share[:, clusters, classes], axis=0).T @ data.x)
-    room = -(-(len(points) + 1) // _ROOM) * _ROOM
+    number = len(clusters)
+    more = -(-(number + 1) // _ROOM) * _ROOM - number
     state = _State(
-        jnp.asarray(np.pad(points, ((0, room - len(points)), (0, 0)), mode="edge")),
-        jnp.asarray(np.pad(clusters, (0, room - len(points)))),
-        jnp.asarray(np.pad(classes, (0, room - len(points)))),
-        jnp.arange(room) < len(points),
-        jnp.ones(num_clusters),
-        shares_of_classes(data.stated, num_classes),
+        np.pad(mean[held], ((0, more), (0, 0)), mode="edge"),
+        np.pad(clusters, (0, more)),
+        np.pad(classes, (0, more)),
+        np.arange(number + more) < number,
+        np.ones(len(held)),
+        shares,
     )
-    state = state._replace(scale=matched_scales(data.all, data.member, state.prototypes()))
-    return state._replace(points=_placed(data, state.prototypes(), state.live))
+    scale = np.asarray(matched_scales(data.all, data.member, state.prototypes()))
+    state = state._replace(scale=scale)
+    return state._replace(points=np.asarray(_placed(data, state.prototypes(), state.live)))
 
 
 def _insert(data: _Data, state: _State, threshold: float) -> _State | None:
@@ -360,22 +364,23 @@ def _insert(data: _Data, state: _State, threshold: float) -> _State | None:
     if state.number == len(state.live):
         wider = [(0, _ROOM)]
         state = state._replace(
-            points=jnp.pad(state.points, [*wider, (0, 0)], mode="edge"),
-            clusters=jnp.pad(state.clusters, wider),
-            classes=jnp.pad(state.classes, wider),
-            live=jnp.pad(state.live, wider),
+            points=np.pad(state.points, [*wider, (0, 0)], mode="edge"),
+            clusters=np.pad(state.clusters, wider),
+            classes=np.pad(state.classes, wider),
+            live=np.pad(state.live, wider),
         )
-    place = state.number
+    place = np.arange(len(state.live)) == state.number
     state = state._replace(
-        points=state.points.at[place].set(data.x[row]),
-        clusters=state.clusters.at[place].set(cluster),
-        classes=state.classes.at[place].set(data.single[row]),
-        live=state.live.at[place].set(True),
+        points=np.where(place[:, None], np.asarray(data.x)[row], state.points),
+        clusters=np.where(place, cluster, state.clusters),
+        classes=np.where(place, np.asarray(data.single)[row], state.classes),
+        live=state.live | place,
     )
     own = state.live & (state.clusters == cluster)
-    state = state._replace(points=_placed(data, state.prototypes(), own))
-    scale = matched_scales(data.all, data.member, state.prototypes())[cluster]
-    return state._replace(scale=state.scale.at[cluster].set(scale))
+    state = state._replace(points=np.asarray(_placed(data, state.prototypes(), own)))
+    scale = np.asarray(matched_scales(data.all, data.member, state.prototypes()))
+    at_cluster = np.arange(len(scale)) == cluster
+    return state._replace(scale=np.where(at_cluster, scale, state.scale))
 
 
 @jax.jit

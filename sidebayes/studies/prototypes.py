@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
+from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
-from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.base import Engine, Problem
+from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.nfgl import place_anchors
@@ -300,11 +302,19 @@ def _known_to(base: Fit, known: ArrayLike | PartialLabels) -> PartialLabels:
 def _at_params(base: Fit) -> tuple[NDArray, NDArray, NDArray]:
     """Log joint densities of rows and components, statements, and the rows."""
     run = base.run
+
+    def build(problem: Problem) -> Callable:
+        def at(params: dict[str, Array], args: tuple) -> tuple[Array, Array | None, Array]:
+            site = trace_model(problem, params, args)["x"]
+            fn = unexpanded(site["fn"])
+            factors = fn.log_factors(site["value"])
+            return factors["unary"] + factors["log_weights"], fn.stated, site["value"]
+
+        return at
+
     with run.precision:
-        site = trace_model(run.problem, base.params)["x"]
-        fn = unexpanded(site["fn"])
-        if fn.stated is None:
-            raise ValueError("known is missing; prototypes are placed by rows whose class is known")
-        factors = fn.log_factors(site["value"])
-        log_joint = factors["unary"] + factors["log_weights"]
-        return np.asarray(log_joint), np.asarray(fn.stated), np.asarray(site["value"])
+        given = base.params, run.problem.args
+        log_joint, stated, rows = Clock().run("rows-at-params", run.problem, None, build, *given)
+    if stated is None:
+        raise ValueError("known is missing; prototypes are placed by rows whose class is known")
+    return np.asarray(log_joint), np.asarray(stated), np.asarray(rows)
