@@ -47,9 +47,6 @@ def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_adde
         for one in (table, table[::-1].to_numpy())
     )
     assert own > other + 10
-    left_out = fit.log_prob(**rows(shapes))  # those of the mean
-    mean = np.broadcast_to(table.to_numpy().mean(axis=0), table.shape)
-    np.testing.assert_allclose(left_out, fit.log_prob(**rows(shapes), covariates=mean))
     predicted = [
         fit.predictive(subjects=[0] * MARKS, landmarks=np.arange(MARKS), covariates=[[value, 0.0]])[
             "predictions"
