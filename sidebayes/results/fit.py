@@ -263,8 +263,8 @@ class Fit(FitBase):
         Raises
         ------
         TypeError, ValueError
-            If `path` cannot be written to, holds a file of another kind, such as a table, or has the ending of
-            one.
+            If `path` cannot be written to, holds a file of another kind, such as a table, or ends as one
+            does.
         OSError
             If the disk is full or fails; an existing file is then unchanged.
         """

@@ -129,6 +129,15 @@ def test_new_individuals_have_the_columns_of_those_that_were_fitted():
     np.testing.assert_allclose(
         fit.log_prob(**design.at(few)), fit.log_prob(**design)[[3, 20]], rtol=1e-6
     )
+    for asked in (
+        fit.log_prob,
+        fit.predict_proba,
+        fit.predict,
+    ):  # the covariates have no columns yet
+        with pytest.raises(
+            TypeError, match=r"fit has covariates; pass .* by \*\*design\.at\(marks\)"
+        ):
+            asked(few)
 
 
 def test_landmarks_are_data_by_themselves_and_name_their_groups():

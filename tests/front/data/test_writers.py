@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from sidebayes.diagnostics.pictures.report import write_report
 from typer.testing import CliRunner
 
 import sidebayes
 from sidebayes.cli import app
 from sidebayes.common.files import PAGE, check_writable
-from sidebayes.diagnostics.pictures.report import write_report
 
 SCRIPT = """
 import resource, sys
