@@ -108,8 +108,8 @@ class NamedTable:
             kind = "infinite" if missing else "missing or infinite"
             raise ValueError(
                 f"{self.name}: columns {list(numbers.columns[where])} have {kind} values in "
-                f"{int(rows.sum())} rows, the first is row {int(np.argmax(rows))} (from 0 on); fill or delete "
-                "them in the file, or leave columns out by --drop"
+                f"{int(rows.sum())} rows, the first is row {int(np.argmax(rows))} (from 0 on); fill or "
+                "delete them in the file, or leave columns out by --drop"
             )
         return numbers
 
