@@ -303,7 +303,7 @@ def test_a_class_without_a_known_row_is_said():
     found = base(3)
     level, said = found.verdict
     assert level == "caution"
-    assert "no component has class 2 (numbered from 0), which is predicted nowhere" in said
+    assert "No component has class 2 (numbered from 0), which is predicted nowhere" in said
     assert "predicted nowhere" not in base(2).verdict[1]
     given, said = {"num_classes": 3, "base": found, **sizes}, "known names no row of class 2 "
     with pytest.warns(sb.SideBayesWarning, match=said):
