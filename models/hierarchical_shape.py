@@ -26,7 +26,7 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Checked, Chosen, Held, Omissible, OwnFrame
+from .blocks.roles import Checked, Chosen, Held, OwnFrame
 from .blocks.side_information.groups import Groups, as_groups
 from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
@@ -41,9 +41,7 @@ def hierarchical_shape(
     landmarks: Annotated[ArrayLike, "rows"],
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
     known: Annotated[PartialLabels | None, "subjects", Checked(check_known_clusters)] = None,
-    covariates: Annotated[
-        ArrayLike | None, "subjects terms", Checked(check_covariates), Omissible()
-    ] = None,
+    covariates: Annotated[ArrayLike | None, "subjects terms", Checked(check_covariates)] = None,
     chart: Annotated[
         ArrayLike | None, "marks axes directions", Chosen(choose_chart, check_shapes)
     ] = None,
@@ -96,8 +94,8 @@ def hierarchical_shape(
     covariates : array_like, shape (num_subjects, num_terms), optional
         Columns c without an intercept, in the order of ``subjects.names``: age, log size, or
         indicators of known groups that are not labels, for example. `shape_design` makes them from
-        a formula. Their slopes :math:`\beta` are the same in all groups. New individuals without
-        covariates have the mean covariates.
+        a formula. Their slopes :math:`\beta` are the same in all groups. New individuals need them as
+        well.
     chart : array_like, shape (num_landmarks, num_axes, 1 + num_modes), optional
         The mean shape M, and the directions B, as `shape_chart` returns them. By default, `fit`
         chooses the Procrustes mean and the principal directions about it.

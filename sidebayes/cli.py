@@ -284,13 +284,13 @@ def fit_method(
         refuse_overwriting,
         write_labels,
     )
-    from .common.files import HDF5, check_replaceable, check_writable
+    from .common.files import FIT, check_replaceable, check_writable
 
     read = {"DATA": data, "--source": source, "--subjects": subjects, "--links": links}
     written = {"--checkpoint": checkpoint, "--out": out, "--labels": labels}
     refuse_overwriting(read, written)
     if out is not None:
-        check_writable(out, replaces=HDF5)
+        check_writable(out, FIT)
     if labels is not None:
         need_labels(labels, method)
         check_replaceable(labels, ["cluster", "cluster_0"])
@@ -348,7 +348,7 @@ def report_runs(
     from .common.files import PAGE, check_writable
 
     refuse_overwriting(dict(zip(map(str, runs), runs, strict=True)), {"--out": out})
-    check_writable(out, replaces=PAGE)
+    check_writable(out, PAGE)
     _console().print(f"wrote {write_report(_load_all(runs), out)}")
 
 

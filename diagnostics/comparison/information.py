@@ -68,5 +68,7 @@ def _apart(score: str, fits: Mapping[Scored, Iterable[str]], otherwise: str) -> 
     if len(fits) < 2:
         return []
     why, remedy = why_apart(fits)
-    of = otherwise if why in ("data", "units") else f"{why}; {remedy}"
+    if why == "units":
+        why = "units, which links tie together"
+    of = otherwise if why == "data" else f"{why}; {remedy}"
     return [f"{score} cannot be compared between {between(fits.values())}: they are of other {of}."]

@@ -64,9 +64,8 @@ def why_apart(keys: Iterable[Scored]) -> tuple[str, str]:
     stated = {one for key in found for one in key.beside}
     kinds = sorted({one[0] for one in stated if any(one not in key.beside for key in found)})
     if all(kind.startswith("links") for kind in kinds):
-        same = len({(key.units, key.links) for key in found}) == 1
         return (
-            "readings of links" if same else "units",
+            _of_links(found),
             ".loo(unit='row') scores rows without their links, so that fits with any links compare",
         )
     remedy = f"give all fits the same {' and '.join(kinds)}"
@@ -76,3 +75,12 @@ def why_apart(keys: Iterable[Scored]) -> tuple[str, str]:
             "alone"
         )
     return " and ".join(kinds), remedy
+
+
+def _of_links(keys: Iterable[Scored]) -> str:
+    """What differs between scores of the same data and known classes."""
+    found = list(keys)
+    if len({key.units for key in found}) > 1:
+        return "units"
+    kinds = {tuple(kind for kind, _ in key.beside) for key in found}
+    return "readings of links" if len(kinds) > 1 else "links"

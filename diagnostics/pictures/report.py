@@ -85,11 +85,12 @@ def write_report(
     TypeError
         If `story` holds something else than sentences.
     ValueError
-        If there is no fit, names of fits collide, or nothing can be written to `path`.
+        If there is no fit, names of fits collide, nothing can be written to `path`, or its name ends in
+        something else than .html or .htm.
     OSError
         If the disk is full or fails; an existing file is then unchanged.
     """
-    path = check_writable(path, replaces=PAGE)
+    path = check_writable(path, PAGE)
     page = render_report(fits, title=title, story=story, notes=notes, executor=executor)
     return write_whole(path, page.encode())
 

@@ -181,9 +181,10 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             points = self._kernel.between(x, self._rows, self._norms)
         unlike = np.flatnonzero(np.abs(points).max(axis=1) < _UNLIKE)
         if len(unlike):
+            rows, are = ("row", "is") if len(unlike) == 1 else ("rows", "are")
             warn_user(
-                f"row {listed(unlike)} of X is like no training row under the kernel: its point is "
-                "orthogonal to all of theirs, and its coordinates are zero, which is not near the mean"
+                f"{rows} {listed(unlike)} of X {are} like no training row under the kernel, but "
+                "orthogonal to all of them, and coordinates are zero, which is not near the mean"
             )
         if self.rank is not None:
             points = scipy.linalg.solve_triangular(self._factor, points.T, lower=True).T

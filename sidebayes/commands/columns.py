@@ -80,15 +80,15 @@ class NamedTable:
             raise ValueError(f"column {column!r} is given to {flag} and --drop; choose one")
         return self.frame[column]
 
-    def features(self, used: Sequence[str]) -> pd.DataFrame:
+    def features(self, used: Sequence[str], *, missing: bool = False) -> pd.DataFrame:
         """Columns that are left: all but the classes, those dropped, and those used otherwise."""
         own = () if self.label is None else (self.label,)
         left = list({*own, *self.dropped, *used})
         found = read_features(self.frame, self.name, left, file_of(self.name))
-        return self.complete(found)
+        return self.numbers(found, missing=missing)
 
-    def complete(self, columns: pd.DataFrame) -> pd.DataFrame:
-        """Columns as numbers; refuses text, and those with missing or infinite values."""
+    def numbers(self, columns: pd.DataFrame, *, missing: bool = False) -> pd.DataFrame:
+        """Columns as numbers; refuses text, infinite values, and those missing where none may be."""
         text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
         if text:
             # columns of groups have other rows than the file
@@ -101,13 +101,15 @@ class NamedTable:
             {name: columns[name].to_numpy(float, na_value=np.nan) for name in columns},
             columns.index,
         )
-        bad = ~np.isfinite(numbers.to_numpy())
+        values = numbers.to_numpy()
+        bad = np.isinf(values) if missing else ~np.isfinite(values)
         if bad.any():
-            row, where = int(np.argmax(bad.any(axis=1))), bad.any(axis=0)
+            rows, where = bad.any(axis=1), bad.any(axis=0)
+            kind = "infinite" if missing else "missing or infinite"
             raise ValueError(
-                f"{self.name}: columns {list(numbers.columns[where])} have missing or infinite values in "
-                f"{int(bad.any(axis=1).sum())} rows, the first is row {row} (from 0 on); fill or delete "
-                "them in the file, or leave columns out by --drop"
+                f"{self.name}: columns {list(numbers.columns[where])} have {kind} values in "
+                f"{int(rows.sum())} rows, the first is row {int(np.argmax(rows))} (from 0 on); fill or "
+                "delete them in the file, or leave columns out by --drop"
             )
         return numbers
 

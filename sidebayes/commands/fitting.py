@@ -270,7 +270,7 @@ def _moved_from(
     name = next(role.name for role in to.signature.of_kind("table"))
     x = given.data[name]
     need_columns(domain.frame, list(x), domain.name)
-    rows = domain.complete(domain.frame[list(x)])
+    rows = domain.numbers(domain.frame[list(x)])
     if asked.standardize:
         given.data[name], rows = _standardized(x, rows), _standardized(rows, rows)
     known = classes.values >= 0

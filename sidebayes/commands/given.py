@@ -185,7 +185,8 @@ def from_columns(
             continue
         own = [_numbered(one, groups, table.name) if name == _LANDMARKS else one for one in own]
         by_unit = [given.by_unit(one, role.dims[0], to.signature) for one in own]
-        given.data[name] = _shaped(role, table.complete(pd.concat(by_unit, axis=1)))
+        own_columns = table.numbers(pd.concat(by_unit, axis=1), missing=role.missing)
+        given.data[name] = _shaped(role, own_columns)
     lacking = [role for role in to.signature.data if role.required and role.name not in given.data]
     tables = list(to.signature.of_kind("table"))
     if not lacking and not any(role.name in given.data for role in tables):
@@ -193,7 +194,8 @@ def from_columns(
     rest = next((role for role in lacking if role.kind == "table"), None)
     if rest is not None and all(role.kind != "table" or role is rest for role in lacking):
         taken = [str(one.name) for own in picked.values() for one in own]
-        given.data[rest.name] = _shaped(rest, table.features([*used, *taken]))
+        left = table.features([*used, *taken], missing=rest.missing)
+        given.data[rest.name] = _shaped(rest, left)
         given = replace(given, rest=rest.name)
         lacking.remove(rest)
     if any(role.kind in kinds for role in lacking):

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import pandas as pd
@@ -21,9 +21,10 @@ import pandas as pd
 from .columns import refuse_odd_names
 
 __all__ = [
-    "HDF5",
+    "FIT",
     "PAGE",
     "TABLES",
+    "Kind",
     "as_path",
     "check_replaceable",
     "check_writable",
@@ -40,12 +41,6 @@ __all__ = [
 TABLES = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 """Endings of tables that can be read."""
 
-HDF5 = b"\x89HDF"
-"""How files of HDF5 begin, of which NetCDF is a kind."""
-
-PAGE = b"<!doctype html>"
-"""How pages begin that the library writes."""
-
 _SEAL = b"\nsidebayes sha256 "
 _SEALED = len(_SEAL) + 64
 _PART = 2**20
@@ -54,6 +49,29 @@ _SMALL = 2**26
 _ARROW = (".parquet", ".feather", ".arrow")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip"}
+
+
+class Kind(NamedTuple):
+    """Kind of file that the library writes.
+
+    Attributes
+    ----------
+    what : str
+        What it holds, for messages.
+    begin : bytes
+        How it begins; empty where this differs.
+    endings : tuple of str
+        Of names.
+    """
+
+    what: str
+    begin: bytes
+    endings: tuple[str, ...]
+
+
+FIT = Kind("a fit, as NetCDF", b"\x89HDF", (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"))
+PAGE = Kind("a page of HTML", b"<!doctype html>", (".html", ".htm"))
+_TABLE = Kind("a table", b"", (".csv", *_ARROW, *_PACKED))
 
 
 def as_path(path: Any) -> Path:
@@ -84,19 +102,21 @@ def as_path(path: Any) -> Path:
     return Path(path)
 
 
-def check_writable(path: Any, *, replaces: bytes = b"") -> Path:
+def check_writable(path: Any, kind: Kind | None = None) -> Path:
     """Refuse a path to which nothing can be written, before the work that it should hold.
 
     Parameters
     ----------
     path : path
-    replaces : bytes
-        What files begin with that may be replaced. Empty files may be as well.
+    kind : Kind, optional
+        Kind of the file. Those that begin alike may be replaced, and so may empty files. Pipes, devices
+        and names without an ending may hold any kind.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no path, its folder is missing, it is a folder itself, or a file of another kind.
+        If it is no path, its folder is missing, it is a folder itself, a file of another kind, or its name
+        ends like those of another kind.
     PermissionError
         If the user may not write there.
     """
@@ -110,10 +130,17 @@ def check_writable(path: Any, *, replaces: bytes = b"") -> Path:
         raise PermissionError(
             f"{where} may not be written to by this user; change its mode, or name another path"
         )
-    if replaces and given.is_file():
+    if kind is None or (given.exists() and not given.is_file()):
+        return given
+    if kind.begin and given.is_file():
         with given.open("rb") as file:
-            if file.read(len(replaces)) not in (b"", replaces):
+            if file.read(len(kind.begin)) not in (b"", kind.begin):
                 raise _other_kind(given)
+    if given.suffix and given.suffix.lower() not in kind.endings:
+        raise ValueError(
+            f"{given} ends in {given.suffix!r}, and is to hold {kind.what}; give a name that ends in "
+            f"{' or '.join(kind.endings)}"
+        )
     return given
 
 
@@ -131,7 +158,7 @@ def check_replaceable(path: Any, columns: Collection[str]) -> Path:
     TypeError, ValueError, PermissionError
         See `check_writable`.
     """
-    given = check_writable(path)
+    given = check_writable(path, _TABLE)
     if given.is_file() and given.stat().st_size:
         found: Collection[str] = ()
         with suppress(ValueError):
@@ -271,7 +298,7 @@ def write_table(path: Any, table: pd.DataFrame, index_label: str | None = None) 
     index_label : str, optional
         Heading of a first column that holds the index; without one the index is left out.
     """
-    path = check_writable(path)
+    path = check_writable(path, _TABLE)
     if index_label is not None:
         table = table.rename_axis(index_label).reset_index()
     kind = path.suffix.lower()

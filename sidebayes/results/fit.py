@@ -25,7 +25,7 @@ from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
 
 from ..common.fields import check_integer
-from ..common.files import HDF5, check_writable, sealed, write_whole
+from ..common.files import FIT, check_writable, sealed, write_whole
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
@@ -263,11 +263,12 @@ class Fit(FitBase):
         Raises
         ------
         TypeError, ValueError
-            If `path` cannot be written to, or holds a file of another kind, such as a table.
+            If `path` cannot be written to, holds a file of another kind, such as a table, or ends as one
+            does.
         OSError
             If the disk is full or fails; an existing file is then unchanged.
         """
-        path = check_writable(path, replaces=HDF5)
+        path = check_writable(path, FIT)
         # built in memory: HDF5 crashes the process when it cannot write what it has begun
         write_whole(path, sealed(self.tree.to_netcdf(engine="h5netcdf")))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -37,12 +37,15 @@ class NumberChoice:
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     doubts : str
         Why another of these numbers may be the right one; empty if there is no reason.
+    lost : dict of int to str
+        Numbers without a fit, and why they have none.
     """
 
     fit: Fit
     path: pd.DataFrame
     edge: str = field(default="")
     doubts: str = field(default="")
+    lost: Mapping[int, str] = field(default_factory=dict)
 
     what: ClassVar[str] = "components"
     """What was counted."""
@@ -54,7 +57,14 @@ class NumberChoice:
 
     @classmethod
     def of(
-        cls, fit: Fit, path: pd.DataFrame, *, argument: str | None, reached: int | None = None
+        cls,
+        fit: Fit,
+        path: pd.DataFrame,
+        *,
+        argument: str | None,
+        reached: int | None = None,
+        lost: Mapping[int, str] | None = None,
+        is_least: bool = False,
     ) -> Self:
         """A choice; warnings say where it is the greatest or the least number tried, or not sure.
 
@@ -68,13 +78,17 @@ class NumberChoice:
         reached : int, optional
             Number up to which growth from the least one was worth it, where that is not the chosen one;
             the least number is then no edge.
+        lost : mapping of int to str, optional
+            Why numbers have no fit.
+        is_least : bool
+            Whether the data allow no number below the least with a fit.
         """
         choice = cls(fit, path)
-        edge = "" if argument is None else choice._edge(argument, reached)
+        edge = "" if argument is None else choice._edge(argument, reached, is_least=is_least)
         doubts = choice._doubts(by_bic=argument is not None and reached is None)
         for said in filter(None, (edge, doubts)):
             warn_user(said)
-        return cls(fit, path, edge, doubts)
+        return cls(fit, path, edge, doubts, dict(lost or {}))
 
     def _doubts(self, *, by_bic: bool) -> str:
         """What speaks against a choice by BIC or evidence, and against the fit chosen."""
@@ -129,7 +143,7 @@ class NumberChoice:
             )
             yield f"the log evidence of {self.number} is {above}, which does not tell them apart"
 
-    def _edge(self, argument: str, reached: int | None) -> str:
+    def _edge(self, argument: str, reached: int | None, *, is_least: bool) -> str:
         tried = self.path.index[self.path.drop(columns="chosen").notna().any(axis=1)]
         best = self.number if reached is None else reached
         if len(self.path) < 2:
@@ -146,7 +160,12 @@ class NumberChoice:
                 f"greater numbers ({argument}). Where the greatest is favoured again and again, they "
                 "describe what the model cannot, such as rounding or heavy tails"
             )
-        if reached is None and best == tried.min() > 1:
+        if reached is None and best == tried.min() > 1 and not is_least:
+            if self.path.index.min() < best:
+                return (
+                    f"{best} {self.what} are the fewest that could be fitted, of {self.path.index.min()} or "
+                    "more tried; the criterion may favour fewer"
+                )
             return (
                 f"{best} {self.what} are the fewest that were tried, and the criterion may favour "
                 f"fewer: try smaller numbers ({argument})"
@@ -156,7 +175,9 @@ class NumberChoice:
     def __repr__(self) -> str:
         """The table, and what is to be said of the choice."""
         head = f"{self.number} {self.what} chosen of {len(self.path)} numbers tried"
-        return "\n".join(filter(None, (head, self.edge, self.doubts, self.path.to_string())))
+        lost = (f"num_clusters = {number} has no fit: {why}" for number, why in self.lost.items())
+        said = (head, self.edge, self.doubts, *lost, self.path.to_string())
+        return "\n".join(filter(None, said))
 
 
 def evidence_columns(evidence: Evidence | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
 from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.models.blocks.block_facts import Improper
+from sidebayes.models.blocks.side_information.partial_labels import TooFewClustersError
 
 from ..api import fit
 from ..common.fields import check_seed
@@ -46,12 +47,15 @@ class ComponentChoice(NumberChoice):
         The fit with the chosen number of components.
     path : DataFrame
         A row for every number of components tried: ``bic``; or ``log_evidence``, its ``standard_error``,
-        and whether this ``evidence`` is an estimate or a lower bound; NaN where every start collapsed; and
+        and whether this ``evidence`` is an estimate or a lower bound; NaN for numbers without a fit; and
         whether it is the one ``chosen``.
     edge : str
         Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     doubts : str
         Why another of these numbers may be the right one; empty if there is no reason.
+    lost : dict of int to str
+        Numbers without a fit, and why they have none: every start collapsed, or links or known clusters
+        need more components.
     """
 
     @property
@@ -159,7 +163,7 @@ def select_components(
     if not by_evidence:
         _refuse_draws(engine, card)
     if not by_evidence and not grown:
-        asked = _run_of(method, data, {**arguments, "num_clusters": tried[0]}, engine)
+        asked = _run_of(method, data, {**arguments, "num_clusters": tried[-1]}, engine)
         if asked is not None:
             _refuse_without_bic(asked)
     one = partial(run, *data, progress=False, **given, **arguments)
@@ -176,16 +180,20 @@ def select_components(
     )
     fits: dict[int, Fit] = {}
     rows: dict[int, dict[str, Any]] = {}
+    lost: dict[int, FitError | TooFewClustersError] = {}
     for number, result in zip(tried, found, strict=False):
-        if isinstance(result, FitError):
-            lost, rows[number] = result, {}
+        if isinstance(result, FitError | TooFewClustersError):
+            lost[number], rows[number] = result, {}
             continue
         fits[number], rows[number] = result, _score(result, by_evidence)
         if limit is not None and rows[number]["bic"] > limit:
             break
     found.close()  # greater numbers are not needed
     if not fits:
-        raise FitError(f"no number of components has a fit, the last one for: {lost}", lost.params)
+        last = lost[max(lost)]
+        if isinstance(last, TooFewClustersError):
+            raise last
+        raise FitError(f"no number of components has a fit, the last one for: {last}", last.params)
     path = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_clusters")
     if limit is not None:
         chosen = tried[len(rows) - 1]
@@ -204,7 +212,10 @@ def select_components(
         chosen = list(rows)[int(np.nanargmax(worth.to_numpy()))]
     path = path.assign(chosen=path.index == chosen)
     argument = "num_clusters" if limit is None else None  # tried until one was beyond the limit
-    return ComponentChoice.of(fits[chosen], path, argument=argument)
+    fewer = {**arguments, "num_clusters": chosen - 1}
+    is_least = chosen == min(fits) and _needs_more(method, data, fewer, engine)
+    why = {number: str(error) for number, error in lost.items()}
+    return ComponentChoice.of(fits[chosen], path, argument=argument, lost=why, is_least=is_least)
 
 
 def _refuse_without_bic(run: Run) -> None:
@@ -243,26 +254,55 @@ def _run_of(
     engine: str | Engine | None,
 ) -> Run | None:
     """What would be fitted; None where the fit itself is to refuse the data, or reads them from disk."""
-    own = {n: v for n, v in arguments.items() if n not in _OF_FIT}
-    if scan_among(data, own) is None:
-        with suppress(TypeError, ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", SideBayesWarning)
-            run = read_run(method, data, own, engine)
-            run.problem  # noqa: B018  whose data it checks
-            return run
+    with suppress(TypeError, ValueError):
+        return _read(method, data, arguments, engine)
     return None
 
 
-def _fitted(engine: str | Engine | None, run: Callable[..., Fit], number: int) -> Fit | FitError:
+def _needs_more(
+    method: str | Callable[..., None],
+    data: tuple,
+    arguments: Mapping[str, Any],
+    engine: str | Engine | None,
+) -> bool:
+    """Whether links or known clusters rule out a number of clusters, as far as this is easy to decide."""
+    with suppress(TypeError, ValueError):
+        try:
+            _read(method, data, arguments, engine)
+        except TooFewClustersError:
+            return True
+    return False
+
+
+def _read(
+    method: str | Callable[..., None],
+    data: tuple,
+    arguments: Mapping[str, Any],
+    engine: str | Engine | None,
+) -> Run | None:
+    """What would be fitted; None where the data are read from disk."""
+    own = {n: v for n, v in arguments.items() if n not in _OF_FIT}
+    if scan_among(data, own) is not None:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SideBayesWarning)
+        run = read_run(method, data, own, engine)
+        run.problem  # noqa: B018  whose data it checks
+        return run
+
+
+def _fitted(
+    engine: str | Engine | None, run: Callable[..., Fit], number: int
+) -> Fit | FitError | TooFewClustersError:
     try:
         return run(num_clusters=number, engine=engine)
-    except FitError as error:
+    except (FitError, TooFewClustersError) as error:
         return error
 
 
 def _with_evidence(
     engines: Sequence[str | Engine | None], run: Callable[..., Fit], number: int
-) -> Fit | FitError:
+) -> Fit | FitError | TooFewClustersError:
     """Fit by the first of some engines that knows the evidence, or whose draws tell it; else by the last."""
     for engine in engines:
         found = _fitted(engine, run, number)

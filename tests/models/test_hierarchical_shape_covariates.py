@@ -9,6 +9,8 @@ from sidebayes.models.blocks.manifolds import preshape
 
 import sidebayes as sb
 from sidebayes import PartialLabels
+from sidebayes.results.base.new_data import check_new
+from sidebayes.runs.arguments import read_run
 from tests.support.two_groups import (
     AXES,
     LABELS,
@@ -47,9 +49,6 @@ def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_adde
         for one in (table, table[::-1].to_numpy())
     )
     assert own > other + 10
-    left_out = fit.log_prob(**rows(shapes))  # those of the mean
-    mean = np.broadcast_to(table.to_numpy().mean(axis=0), table.shape)
-    np.testing.assert_allclose(left_out, fit.log_prob(**rows(shapes), covariates=mean))
     predicted = [
         fit.predictive(subjects=[0] * MARKS, landmarks=np.arange(MARKS), covariates=[[value, 0.0]])[
             "predictions"
@@ -132,6 +131,17 @@ def test_new_individuals_have_the_columns_of_those_that_were_fitted():
     np.testing.assert_allclose(
         fit.log_prob(**design.at(few)), fit.log_prob(**design)[[3, 20]], rtol=1e-6
     )
+
+
+def test_new_individuals_without_covariates_are_refused():
+    marks = with_covariates()
+    design = sb.shape_design("~ age", marks)
+    run = read_run("hierarchical_shape", (), {**design, "num_modes": 2}, None)
+    few = marks.take([20, 3])  # the covariates have no columns yet
+    for data, named in (((few,), {}), ((), few.by_role())):
+        with pytest.raises(TypeError, match=r"covariates; pass .* by \*\*design\.at\(marks\)"):
+            check_new(run, data, named)
+    assert check_new(run, (), design.at(few))["covariates"].shape == (2, 1)
 
 
 def test_landmarks_are_data_by_themselves_and_name_their_groups():

@@ -305,7 +305,7 @@ def test_a_class_without_a_known_row_is_said(monkeypatch):
     found = base(3)
     level, said = found.verdict
     assert level == "caution"
-    assert "no component has class 2 (numbered from 0), which is predicted nowhere" in said
+    assert "No component has class 2 (numbered from 0), which is predicted nowhere" in said
     assert not remarks(found.run.problem, at_one(at | {"class_table": np.eye(2)}).draws)
     given, said = {"num_classes": 3, "base": found, **sizes}, "known names no row of class 2 "
     with pytest.warns(sb.SideBayesWarning, match=said):

@@ -237,9 +237,10 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         found = self._embedding.place(self._manifold.geodesics, reached)
         lost = np.flatnonzero(np.isnan(found[:, 0]))
         if len(lost):
+            rows, have = ("row", "has") if len(lost) == 1 else ("rows", "have")
             warn_user(
-                f"row {listed(lost)} of X has no neighbour in the largest connected set of the map, and "
-                "coordinates NaN; raise n_neighbors or radius, or add rows between them"
+                f"{rows} {listed(lost)} of X {have} no neighbour in the largest connected set of the map, "
+                "and coordinates NaN; raise n_neighbors or radius, or add rows between them"
             )
         return found
 

@@ -91,8 +91,8 @@ class ClassTable(DirichletWeights):
             )
         if absent.size:
             said.append(
-                f"no component has class {_either(absent)}, which is predicted nowhere: name rows of it, or "
-                "lower num_classes"
+                f"{'no' if said else 'No'} component has class {_either(absent)}, which is predicted "
+                "nowhere: name rows of it, or lower num_classes"
             )
         return "; ".join(said) or None
 

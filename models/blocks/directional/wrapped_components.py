@@ -251,7 +251,7 @@ class WrappedComponents(Block, WholeData):
         if lacking[worst] < _LACKING:
             return None
         return (
-            f"cluster {worst} reaches around the sphere: up to {lacking[worst]:.1%} of its mass is left out "
+            f"Cluster {worst} reaches around the sphere: up to {lacking[worst]:.1%} of its mass is left out "
             "of its density; family='von_mises_fisher' has the whole"
         )
 

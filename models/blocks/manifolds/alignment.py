@@ -155,8 +155,13 @@ def align_landmarks(
     )
 
 
-def refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) -> None:
-    """Refuse configurations that have no shape, or cannot be aligned with others."""
+def refuse_degenerate(
+    x: NDArray, present: NDArray[np.bool_], names: NDArray, *, has_reference: bool = False
+) -> None:
+    """Refuse configurations that have no shape, or cannot be aligned.
+
+    They are aligned with one another, or each with a reference that has every landmark.
+    """
     _, landmarks, axes = x.shape
     if axes not in (2, 3):
         raise ValueError(f"x has {axes} columns; expected 2 or 3, the coordinates of landmarks")
@@ -171,12 +176,14 @@ def refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) ->
             f"there are {landmarks} landmarks in {axes} dimensions, which have no shape; give at least "
             f"{axes + 1}"
         )
-    first = int(present.sum(axis=1).argmax())
-    common = (present & present[first]).sum(axis=1)
+    count = present.sum(axis=1)
+    first = int(count.argmax())
+    common = count if has_reference else (present & present[first]).sum(axis=1)
     if common.min() < axes:
+        beside = "" if has_reference else f" in common with {names[first]!r}, which has the most"
         raise ValueError(
-            f"individual {names[common.argmin()]!r} has {common.min()} landmarks in common with "
-            f"{names[first]!r}, which has the most; at least {axes} are needed: drop it, or measure more"
+            f"individual {names[common.argmin()]!r} has {common.min()} landmarks{beside}; at least {axes} "
+            "are needed: drop it, or measure more"
         )
     centred = np.where(present[..., None], x - np.nanmean(x, axis=1, keepdims=True), 0.0)
     values = np.linalg.svd(centred, compute_uv=False)
@@ -193,7 +200,7 @@ def refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) ->
             f"all landmarks of individual {names[line.argmax()]!r} lie on a line; drop it, or correct its "
             "coordinates (is one column the same as another?)"
         )
-    if not present.any(axis=0).all():
+    if not has_reference and not present.any(axis=0).all():
         raise ValueError(
             f"no individual has landmark {int(np.argmin(present.any(axis=0)))}; leave it out"
         )

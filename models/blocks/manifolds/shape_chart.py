@@ -159,8 +159,8 @@ def _check_complete(subjects: Groups, landmarks: NDArray, num_landmarks: int) ->
         name = who if subjects.names is None else subjects.names[who]
         raise ValueError(
             f"individual {name} has {count[worst]} rows of landmark {which}; every individual needs "
-            "each landmark once: leave incomplete individuals out, or take latent_shape, where they may lack "
-            "some"
+            "each landmark once: leave incomplete individuals out, or register all by "
+            "sidebayes.register_points and take latent_shape, where they may lack some"
         )
 
 

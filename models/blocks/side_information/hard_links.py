@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from sidebayes.common.fields import check_integer
 
-from .partial_labels import check_known_classes
+from .partial_labels import TooFewClustersError, check_known_classes
 
 __all__ = [
     "LinkReport",
@@ -269,7 +269,7 @@ def _refuse_none_left(
         f"row {first[row]} (cluster {named.get(cluster, cluster)!r})"
         for row, cluster in zip(met, before[met].argmax(axis=1).tolist(), strict=True)
     )
-    raise ValueError(
+    raise TooFewClustersError(
         f"known clusters and cannot-links leave no cluster to row {first[empty[0]]}: it is held apart from "
         f"{' and '.join(apart)}; correct a label, add clusters, drop a link, or give the links finite weights"
     )
@@ -288,14 +288,14 @@ def refuse_uncolourable(cannot: NDArray, num_nodes: int, num_clusters: int, node
     first_point[node[::-1]] = np.arange(len(node))[::-1]
     if num_clusters == 1:
         i, j = first_point[cannot[0]]
-        raise ValueError(f"cannot-link ({i}, {j}) needs two clusters, num_clusters is 1")
+        raise TooFewClustersError(f"cannot-link ({i}, {j}) needs two clusters, num_clusters is 1")
     neighbours = _neighbours(_crowded(cannot, num_nodes, num_clusters))
     if _greedily_coloured(neighbours, num_clusters):
         return
     clique = _find_clique(neighbours, num_clusters + 1)
     if clique is not None:
         points = ", ".join(str(first_point[a]) for a in clique)
-        raise ValueError(
+        raise TooFewClustersError(
             f"points {points} are mutually cannot-linked and need {len(clique)} clusters, "
             f"num_clusters is {num_clusters}; add clusters or drop a cannot-link"
         )
@@ -376,7 +376,7 @@ def _refuse_odd_cycle(neighbours: dict[int, set[int]], first_point: NDArray) -> 
                 elif side[b] == side[a]:
                     cycle = _join(parent, a, b)
                     names = "–".join(str(first_point[c]) for c in [*cycle, cycle[0]])
-                    raise ValueError(
+                    raise TooFewClustersError(
                         f"cannot-links form the odd cycle {names}, which two clusters cannot "
                         "satisfy; add a cluster or drop a cannot-link"
                     )

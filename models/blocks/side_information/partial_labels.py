@@ -18,12 +18,17 @@ from sidebayes.common.fields import rebuilt
 
 __all__ = [
     "PartialLabels",
+    "TooFewClustersError",
     "as_partial_labels",
     "check_known_classes",
     "frozen",
     "log_admissible",
     "names_of_classes",
 ]
+
+
+class TooFewClustersError(ValueError):
+    """Side information needs more clusters, or classes, than a model has."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -178,7 +183,7 @@ class PartialLabels:
         most = int(np.asarray(self.values).max(initial=-1))
         if most >= num_classes:
             last = f"{most} (numbered from 0)" if self.names is None else repr(self.names[most])
-            raise ValueError(
+            raise TooFewClustersError(
                 f"{name} name class {last}, too many for {size} = {num_classes}; pass {size}={most + 1} at "
                 "least, or correct the labels"
             )

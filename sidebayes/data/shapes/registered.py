@@ -296,7 +296,7 @@ def _warn_beside(points: Landmarks, reference: NDArray) -> None:
     """Refuse individuals without a shape; warn of complete ones that look reflected beside a reference."""
     whole, names = points.to_array(), np.asarray(points.names, object)
     present = np.isfinite(whole).all(axis=2)
-    refuse_degenerate(whole, present, names)
+    refuse_degenerate(whole, present, names, has_reference=True)
     complete = present.all(axis=1)
     if complete.any():
         shapes = np.stack([_normed(one) for one in whole[complete]])

@@ -99,8 +99,11 @@ def _refuse_lacking(run: Run, given: Mapping[str, Any]) -> None:
         )  # whose density is left out
     ]
     if lacking:
+        names = {role.name for role in run.signature.data}
+        by_design = {"landmarks", "covariates"} <= names and "covariates" in lacking
         raise TypeError(
             f"the fit has {', '.join(lacking)}; pass {lacking[0]} of the new data as well"
+            + ", by name or by **design.at(marks), with the design of the fit" * by_design
         )
 
 

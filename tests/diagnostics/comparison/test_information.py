@@ -7,6 +7,7 @@ import pytest
 from sidebayes.diagnostics.comparison.compare import compare_fits
 
 import sidebayes
+from tests.diagnostics.comparison.test_left_out import with_unit
 from tests.diagnostics.fakes import FakeFit, make_tree
 from tests.support.draws import Told
 
@@ -38,6 +39,10 @@ def test_modes_of_other_data_and_draws_are_not_compared():
     assert "BIC" not in table.headline
     said = "BIC cannot be compared between 2 and moved: they are of other data or units."
     assert said in table.notes
+    points = np.arange(40)
+    rows, sets = with_unit(mode(2, 9.0), points), with_unit(mode(3, 8.0), points // 2)
+    said = str(compare_fits({"rows": rows, "sets": sets}))
+    assert "they are of other units, which links tie together; .loo(unit='row')" in said
     frame = compare_fits({"2": one, "draws": drawn}).frame
     assert frame.loc["2", "bic"] == 10.0
     assert np.isnan(frame.loc["draws", "bic"])

@@ -203,6 +203,12 @@ def test_other_readings_of_the_same_links():
     assert "they score other readings of links; .loo(unit='row') scores rows" in said
 
 
+def test_other_links_of_the_same_data():
+    said = str(compare_fits({"a": stated(1, links="1a"), "b": stated(2, links="3f")}))
+    assert "they score other links; .loo(unit='row') scores rows" in said
+    assert "Log evidence cannot be compared between a and b: they are of other links;" in said
+
+
 def test_evidence_of_other_data_is_not_compared():
     other = stated(2)
     other.tree["observed_data"]["x"] = other.tree["observed_data"]["x"] + 1

@@ -21,6 +21,7 @@ from sidebayes.cli import app
 from sidebayes.commands import doctor
 from sidebayes.commands.columns import NamedTable, by_group, number_classes
 from sidebayes.commands.fitting import Outcome
+from sidebayes.commands.given import Arguments, from_columns
 from sidebayes.commands.words import in_flags
 from sidebayes.runs.arguments import read_arguments
 from sidebayes.runs.cards import Card
@@ -332,6 +333,20 @@ def test_missing_values_are_told_in_terms_of_the_file(tables):
     table.to_csv("table.csv", index=False)
     text = refused("fit", "gmm", "table.csv", "--label", "kind", "--drop", "told")
     assert "columns ['a'] have missing or infinite values in 2 rows, the first is row 3" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "columns"),
+    [("feature_saliency", {}), ("geodesic_embedding", {"distances": ["a", "b"]})],
+)
+def test_missing_values_reach_the_methods_that_take_them(method, columns):
+    frame = pd.DataFrame({"a": [1.0, np.nan, 3.0], "b": [2.0, 1.0, np.nan]})
+    to = Arguments(CARDS[method])
+    data = from_columns(to, NamedTable("t", frame, None, ()), columns, None, ()).data
+    np.testing.assert_array_equal(next(iter(data.values())), frame)
+    table = NamedTable("t", frame.replace(1.0, np.inf), None, ())
+    with pytest.raises(ValueError, match=r"\['a', 'b'\] have infinite values in 2 rows"):
+        from_columns(to, table, columns, None, ())
 
 
 @pytest.mark.filterwarnings("always::sidebayes.SideBayesWarning")

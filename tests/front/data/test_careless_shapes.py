@@ -28,6 +28,18 @@ def test_landmarks_are_laid_in_a_frame_by_name():
             frame.register(wrong)
 
 
+def test_landmarks_that_new_individuals_lack_are_those_of_the_frame():
+    frame, few = sb.register_points(marks()), X[:2].copy()
+    few[0, :3], few[1, 3:] = np.nan, np.nan  # which have none in common
+    laid = frame.register(marks(few))
+    own = np.lexsort((frame.landmarks, frame.subjects.codes))[[3, 4, 5, 6, 7, 8]]
+    assert laid.landmarks.tolist() == [3, 4, 5, 0, 1, 2]
+    np.testing.assert_allclose(laid.x, frame.x[own], atol=0.2)
+    few[0, 3:5] = np.nan
+    with pytest.raises(ValueError, match="individual 0 has 1 landmarks; at least 2 are needed"):
+        frame.register(marks(few))
+
+
 def test_mirror_images_beside_a_reference_are_said():
     frame, flipped = sb.register_points(marks()), marks(X * [-1.0, 1.0])
     with pytest.warns(sb.SideBayesWarning, match="individuals look reflected: 0, 1, 2"):

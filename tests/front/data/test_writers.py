@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from sidebayes.diagnostics.pictures.report import write_report
 from typer.testing import CliRunner
 
 import sidebayes
 from sidebayes.cli import app
+from sidebayes.common.files import PAGE, check_writable
 
 SCRIPT = """
 import resource, sys
@@ -82,6 +84,7 @@ def test_a_fit_replaces_a_fit_and_no_other_file(tmp_path):
     assert result.exit_code == 2
     assert "a file of another kind" in result.stderr
     assert path.read_text() == "a,b\n1,2\n"
+    path = tmp_path / "fit.nc"
     path.write_bytes(b"")  # as `tempfile` makes them
     for _ in range(2):
         fit.save(path)
@@ -96,6 +99,28 @@ def test_commands_replace_what_they_write_and_no_other_file(command, tmp_path):
     assert result.exit_code == 2
     assert "a file of another kind" in result.stderr
     assert goal.read_text() == "a,b\n1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "told"),
+    [
+        ("report", "r.pdf", "is to hold a page of HTML; give a name that ends in .html or .htm"),
+        ("fit", "fit.csv", "is to hold a fit, as NetCDF; give a name that ends in .nc or"),
+        ("compare", "table.xlsx", "is to hold a table; give a name that ends in .csv or"),
+    ],
+)
+def test_names_end_as_the_files_that_they_name(command, name, told, tmp_path):
+    result = CliRunner().invoke(app, [*COMMANDS[command], str(tmp_path / name)])
+    assert result.exit_code == 2
+    assert f"{name} ends in '{name[name.index('.') :]}', and {told}" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_without_an_ending_and_in_capitals_may_hold_any_kind(tmp_path):
+    for name in ("report", "R.HTML"):
+        assert check_writable(tmp_path / name, PAGE) == tmp_path / name
+    with pytest.raises(ValueError, match="ends in '.pdf', and is to hold a page of HTML"):
+        write_report({}, tmp_path / "r.pdf")
 
 
 def test_labels_replace_labels_and_links_links(tmp_path):

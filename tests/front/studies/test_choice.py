@@ -22,6 +22,7 @@ def choose(scores, chosen, **given):
     [
         ({1: 30.0, 2: 20.0, 3: 10.0}, 3, {}, "3 components are the most that were tried"),
         ({2: 10.0, 3: 20.0, 4: 30.0}, 2, {}, "2 components are the fewest that were tried"),
+        ({1: np.nan, 2: 20.0, 3: 30.0}, 2, {}, "fewest that could be fitted, of 1 or more tried"),
         ({1: 30.0, 2: 20.0, 3: np.nan}, 2, {}, "most that could be fitted, of up to 3 tried"),
         ({2: 3.0, 3: 2.0, 4: 1.0}, 3, {"reached": 4}, "4 components are the most that were tried"),
     ],
@@ -39,6 +40,7 @@ def test_the_edge_is_said(scores, chosen, given, said):
     [
         ({1: 20.0, 2: 10.0, 3: 20.0}, 2, {}),
         ({1: 10.0, 2: 20.0}, 1, {}),  # there are no fewer
+        ({2: 10.0, 3: 20.0}, 2, {"is_least": True}),
         ({3: 1.0}, 3, {}),  # no choice
         ({2: 1.0, 3: 2.0, 4: 3.0}, 2, {"reached": 3}),
     ],

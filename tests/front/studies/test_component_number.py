@@ -169,6 +169,29 @@ def test_the_first_beyond_another_fit_is_chosen_and_no_more_are_tried(ran):
         sb.select_components("moe", X, num_clusters=[3])
 
 
+def test_fewer_components_than_links_need_have_no_score_and_are_not_advised(ran, monkeypatch):
+    apart = sb.Links.cannot_link([(0, 1)])
+    quick = {"engine": sb.EM(num_restarts=1), "progress": False}
+    assert not sb.select_components("ppc", X, apart, num_clusters=[2, 3, 5], **quick).edge
+    with pytest.warns(sb.SideBayesWarning, match="try smaller numbers"):
+        sb.select_components("ppc", X, num_clusters=[2, 5], **quick)
+    fitted = component_number.fit
+
+    def fit(method, *data, num_clusters, **options):
+        sb.Links.check(apart, 2, num_clusters)
+        return fitted(method, *data, num_clusters=num_clusters, **options)
+
+    monkeypatch.setattr(component_number, "fit", fit)
+    found = sb.select_components("ppc", X, apart, num_clusters=[1, 2, 3, 5], **quick)
+    assert not found.edge
+    assert found.path["bic"].isna().to_list() == [True, False, True, False]
+    assert found.lost.keys() == {1, 3}
+    told = "num_clusters = 1 has no fit: cannot-link (0, 1) needs two clusters"
+    assert told in repr(found)
+    with pytest.raises(ValueError, match="needs two clusters"):
+        sb.select_components("ppc", X, apart, num_clusters=[1], **quick)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -318,6 +318,8 @@ def test_rows_that_are_like_none_are_said():
         with pytest.warns(SideBayesWarning, match="row 1 of X is like no training row"):
             found = analysis.transform(np.vstack([x[0], x[0] + 1e4]))
         np.testing.assert_array_equal(found[1], 0.0)
+        with pytest.warns(SideBayesWarning, match="rows 0, 1 of X are like no training row"):
+            analysis.transform(x[:2] + 1e4)
         assert np.linalg.norm(found[0]) > 0.1
 
 

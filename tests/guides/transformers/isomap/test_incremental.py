@@ -243,7 +243,7 @@ def test_several_parts_are_said_and_grow_together(roll):
         found = IncrementalIsomap(n_neighbors=6).fit(np.concatenate([far, near]))
     np.testing.assert_array_equal(np.isnan(found.embedding_[:, 0]), np.arange(100) < 40)
     np.testing.assert_array_equal(found.parts_, np.arange(100) < 40)
-    with pytest.warns(SideBayesWarning, match="row 0, 1 of X has no neighbour in the largest"):
+    with pytest.warns(SideBayesWarning, match="rows 0, 1 of X have no neighbour in the largest"):
         placed = found.transform(np.concatenate([far[:2], near[:2]]))
     np.testing.assert_array_equal(np.isnan(placed[:, 0]), [True, True, False, False])
     ends = np.linspace(near.mean(axis=0), far.mean(axis=0), 30)
