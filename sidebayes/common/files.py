@@ -72,6 +72,9 @@ class Kind(NamedTuple):
 FIT = Kind("a fit, as NetCDF", b"\x89HDF", (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"))
 PAGE = Kind("a page of HTML", b"<!doctype html>", (".html", ".htm"))
 _TABLE = Kind("a table", b"", (".csv", *_ARROW, *_PACKED))
+_KINDS = (FIT, PAGE, _TABLE)
+_FORMATS = (".pdf", ".png", ".svg", ".jpg", ".json", ".xlsx", ".xls", ".pkl", ".npy", ".npz")
+"""Endings that say what a file holds, and no kind has."""
 
 
 def as_path(path: Any) -> Path:
@@ -110,7 +113,7 @@ def check_writable(path: Any, kind: Kind | None = None) -> Path:
     path : path
     kind : Kind, optional
         Kind of the file. Those that begin alike may be replaced, and so may empty files. Pipes, devices
-        and names without an ending may hold any kind.
+        and names whose ending says nothing, such as ``fit-0.1``, may hold any kind.
 
     Raises
     ------
@@ -136,7 +139,8 @@ def check_writable(path: Any, kind: Kind | None = None) -> Path:
         with given.open("rb") as file:
             if file.read(len(kind.begin)) not in (b"", kind.begin):
                 raise _other_kind(given)
-    if given.suffix and given.suffix.lower() not in kind.endings:
+    others = {*_FORMATS, *(end for other in _KINDS for end in other.endings)} - {*kind.endings}
+    if given.suffix.lower() in others:
         raise ValueError(
             f"{given} ends in {given.suffix!r}, and is to hold {kind.what}; give a name that ends in "
             f"{' or '.join(kind.endings)}"

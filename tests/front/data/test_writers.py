@@ -116,8 +116,8 @@ def test_names_end_as_the_files_that_they_name(command, name, told, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_names_without_an_ending_and_in_capitals_may_hold_any_kind(tmp_path):
-    for name in ("report", "R.HTML"):
+def test_names_whose_ending_says_nothing_may_hold_any_kind(tmp_path):
+    for name in ("report", "R.HTML", "report-0.1"):
         assert check_writable(tmp_path / name, PAGE) == tmp_path / name
     with pytest.raises(ValueError, match="ends in '.pdf', and is to hold a page of HTML"):
         write_report({}, tmp_path / "r.pdf")
