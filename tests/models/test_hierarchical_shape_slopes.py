@@ -31,7 +31,7 @@ COVARIANCES = ("full", "tied", "diagonal", "spherical")
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_em_rises_with_many_covariates_to_the_mode(covariance):
     given = {"covariates": TABLE, "known": KNOWN, "covariance": covariance, "num_modes": 3}
-    fit = fitted(sb.EM(num_restarts=1), **given)
+    fit = fitted(sb.EM(num_restarts=1, tol=1e-10), **given)
     rises = np.diff(fit.objective[0])
     assert fit.status.converged
     assert len(rises) < 100
