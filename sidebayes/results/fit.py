@@ -245,7 +245,7 @@ class Fit(FitBase):
         table = pd.DataFrame({"mean": _entries(draws[still])})
         if len(still) < len(draws):
             with np.errstate(invalid="ignore"):  # of entries that are constant, as in a correlation
-                moving = az.summary(draws.drop_vars(still))
+                moving = az.summary(draws.drop_vars(still), round_to="none")
             table = pd.concat([moving, table]) if still else moving
         else:
             table["sd"] = np.nan
