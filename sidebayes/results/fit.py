@@ -26,6 +26,7 @@ from sidebayes.diagnostics.trust.verdict import verdict
 
 from ..common.fields import check_integer
 from ..common.files import HDF5, check_writable, sealed, write_whole
+from ..common.magnitudes import counted
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
@@ -347,7 +348,8 @@ class Fit(FitBase):
         if self.has_labels:
             points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
             seen = f"{points} of {self.run.sample_of}" if self.run.sample_of else points
-            size = f"{seen} points, {clusters} clusters, {len(self.links)} links"
+            numbers = counted(clusters, "cluster"), counted(len(self.links), "link")
+            size = f"{seen} points, {', '.join(numbers)}"
         else:
             tables = tables_of(self.tree, "observed_data").items()
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]

@@ -96,11 +96,11 @@ class ClassifiedMixture(LinkedMixture):
         return self.stated
 
     def remark(self) -> str | None:
-        """Say that nothing tells the classes apart if none is known of any point."""
-        if not self.is_untold or self.num_classes < 2:
+        """Say that no data separate the classes if none is known of any point."""
+        if not self.is_untold or self.num_classes == 1:
             return None
         return (
-            "No class is known of any point, so that only priors tell the classes apart, and predictions "
+            "No class is known of any point, so that only priors separate the classes, and predictions "
             "of them are arbitrary: name the classes of some points"
         )
 

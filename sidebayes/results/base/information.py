@@ -35,8 +35,9 @@ from sidebayes.models.blocks.block import Discrete
 from sidebayes.models.blocks.block_facts import Bounded
 
 from ...common.magnitudes import listed
+from ...runs.cards import resolve
 from ...runs.run import Run
-from ...runs.zoo import ENGINES, resolve
+from ...runs.zoo import ENGINES
 
 __all__ = ["covariance_of_sites"]
 

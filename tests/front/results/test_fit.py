@@ -44,6 +44,7 @@ from sidebayes import (
     Pathfinder,
     StochasticEM,
 )
+from sidebayes.common.magnitudes import counted
 from sidebayes.results.fit import Fit
 from sidebayes.runs.execution import execute
 from sidebayes.runs.zoo import CARDS, make_engine
@@ -211,6 +212,14 @@ def test_summary_of_an_array_that_is_constant_in_part():
     assert table.loc["pair[1]", "mean"] == table.loc["level", "mean"]
     shown = table[["mean", "eti89_lb", "eti89_ub"]].to_string()  # ArviZ would round the bounds
     assert f"{table.loc['level', 'eti89_lb']:.6f}" in shown
+
+
+def test_single_things_are_no_plurals():
+    """Of links, here; fits and messages count by the same words."""
+    assert repr(Links.must_link([(0, 1)])).startswith(
+        "Links(1 must-link (1 hard), 0 cannot-links (0 hard)"
+    )
+    assert [counted(number, "draw") for number in (0, 1, 2)] == ["0 draws", "1 draw", "2 draws"]
 
 
 @pytest.mark.parametrize("copied", [lambda fit: pickle.loads(pickle.dumps(fit)), copy.deepcopy])
