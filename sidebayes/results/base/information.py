@@ -44,6 +44,9 @@ __all__ = ["covariance_of_sites"]
 _FLAT = 1e-10
 """Curvature, relative to the largest, below which the log joint counts as flat."""
 
+_UPWARDS = 1e-6
+"""Curvature, relative to the largest, beyond which a restricted posterior curves upwards, and is no peak."""
+
 _MOST_COORDINATES = 500
 """Parameters whose curvature is computed at once."""
 
@@ -177,10 +180,14 @@ def _of_parameters(
     """
     if not np.isfinite(scaled).all():
         return np.full(1, np.nan), scaled
-    cross = scaled[np.ix_(restricted, ~restricted)]
-    inner = np.linalg.pinv(scaled[np.ix_(restricted, restricted)], _FLAT, hermitian=True)
+    weak, along = np.linalg.eigh(scaled[np.ix_(restricted, restricted)])
+    most = weak.max(initial=0.0)
+    if (weak < -_UPWARDS * most).any():
+        return weak, scaled
+    bent = weak > _FLAT * most
+    cross = along[:, bent].T @ scaled[np.ix_(restricted, ~restricted)]
     curvature, own = np.linalg.eigh(
-        scaled[np.ix_(~restricted, ~restricted)] - cross.T @ inner @ cross
+        scaled[np.ix_(~restricted, ~restricted)] - cross.T @ (cross / weak[bent, None])
     )
     axes = np.zeros((len(scaled), len(curvature)))
     axes[~restricted] = own
