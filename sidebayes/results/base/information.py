@@ -149,7 +149,7 @@ def _need_curvature(run: Run) -> None:
         exact = "; use inference='exact', or an engine that draws"
         raise ValueError(
             f"{approximation(run.problem)} gives no second derivatives of the log joint: there are no "
-            f"standard errors{exact if 'inference' in run.signature else ''}"
+            f"standard errors{exact if 'inference' in run.signature.options else ''}"
         )
 
 
