@@ -20,6 +20,7 @@ from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.common.arrays import point_table
 from sidebayes.common.columns import refuse_unknown_options
 from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, check_integer
+from sidebayes.common.magnitudes import counted
 from sidebayes.common.warnings import warn_user
 
 from .engines.base import KEEPS_NOTHING, Engine, EngineResult, Keeper, KeptEngine, Problem
@@ -263,9 +264,9 @@ def choose_strength(
     fitted, held_out = _split(len(links), num_clusters, seed)
     if len(links) == len(held_out):
         warn_user(
-            f"links has {len(links)} links, fewer than three for each of {num_clusters} clusters, so that "
-            "none is held out: the price is the lowest at which these links are kept, and says nothing "
-            "about others"
+            f"links has {counted(len(links), 'link')}, fewer than three for each of {num_clusters} "
+            "clusters, so that none is held out: the price is the lowest at which these links are kept, and "
+            "says nothing about others"
         )
     held_in = np.isin(np.arange(len(links)), fitted)
     tried: list[tuple[int, int, float]] = []

@@ -165,7 +165,8 @@ def _estimates(title: str, table: pd.DataFrame) -> str:
     head += "<th>95 % interval</th>" if "lower" in table else ""
     rows = []
     for name, row in table.iterrows():
-        cells = "".join(f"<td>{number(row[column])}</td>" for column in known)
+        error = row.get("standard_error", np.nan)
+        cells = "".join(f"<td>{number(row[column], error)}</td>" for column in known)
         cells += f"<td>{interval(row)}</td>" if "lower" in table else ""
         rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
     return _table(title, head, rows)

@@ -17,6 +17,9 @@ __all__ = ["estimate_tables", "interval", "number"]
 _MOST_ENTRIES = 12
 """Maximum size of a site whose numbers a table shows."""
 
+_DOUBLE = 15
+"""Digits that a number of 64 bits has."""
+
 _SHOWN_ELSEWHERE = ("coefficients", "factor", "deviation", "mixing_weights", "location", "spread")
 """Roles of sites that other tables or pictures show, or that only parametrise these."""
 _OF_FEATURES = ("saliency", "common_location", "common_spread")
@@ -53,15 +56,25 @@ def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:
     return tables
 
 
-def number(value: float) -> str:
-    """Format a number to four digits, with a proper minus; empty where the value is not known."""
-    return "" if np.isnan(value) else f"{value:.4g}".replace("-", "−")
+def number(value: float, error: float = np.nan) -> str:
+    """Format a number with a proper minus; empty where the value is not known.
+
+    It has four digits, or more if its standard error is known and two digits of that need them.
+    """
+    if np.isnan(value):
+        return ""
+    digits = 4
+    if error > 0 and np.isfinite(error) and np.isfinite(value) and value != 0:
+        ahead = np.floor(np.log10(np.abs(value))) - np.floor(np.log10(error))
+        digits = int(np.clip(ahead + 2, digits, _DOUBLE))
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def interval(row: pd.Series) -> str:
     """Format the interval in a row of a table; empty where it is not known."""
     ends = [row.get(column, np.nan) for column in ("lower", "upper")]
-    return "" if np.isnan(ends).any() else " to ".join(map(number, ends))
+    error = row.get("standard_error", np.nan)
+    return "" if np.isnan(ends).any() else " to ".join(number(end, error) for end in ends)
 
 
 def _sites(fit: Fitted) -> dict[str, xr.DataArray]:

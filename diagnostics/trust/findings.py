@@ -124,7 +124,8 @@ def _estimates(tables: Mapping[str, pd.DataFrame]) -> str:
     texts = []
     for name, row in table.head(_MOST_NAMED).iterrows():
         ends = interval(row)
-        texts.append(f"{name} {number(row['estimate'])}" + (f" ({ends})" if ends else ""))
+        value = number(row["estimate"], row.get("standard_error", np.nan))
+        texts.append(f"{name} {value}" + (f" ({ends})" if ends else ""))
     rest = len(table) - len(texts)
     if rest > 0:
         texts.append(f"{rest} more below")

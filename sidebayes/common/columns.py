@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,20 +42,32 @@ class ColumnsError(ValueError):
     ----------
     say : callable
         Words the message, given the names of all columns, or None where they have none.
+    table : str, optional
+        Argument whose columns they are, by default the table that is looked at.
     """
 
-    def __init__(self, say: Callable[[Sequence[str] | None], str]) -> None:
+    def __init__(
+        self, say: Callable[[Sequence[str] | None], str], table: str | None = None
+    ) -> None:
         super().__init__(say(None))
-        self.say = say
+        self.say, self.table = say, table
 
 
 @contextmanager
-def by_name(columns: Sequence[str] | None) -> Iterator[None]:
-    """Make a `ColumnsError` a plain error, which speaks of columns by name if they have names."""
+def by_name(columns: Mapping[str, Sequence[str]], name: str) -> Iterator[None]:
+    """Make a `ColumnsError` a plain error, which speaks of columns by name if they have names.
+
+    Parameters
+    ----------
+    columns : mapping of str to sequence of str
+        Names of the columns of every table that has names.
+    name : str
+        The table that is looked at.
+    """
     try:
         yield
-    except ColumnsError as error:
-        raise ValueError(error.say(columns)) from None  # processes pass on plain errors only
+    except ColumnsError as error:  # processes pass on plain errors only
+        raise ValueError(error.say(columns.get(error.table or name))) from None
 
 
 def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:

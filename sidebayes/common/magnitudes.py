@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from .columns import ColumnsError
 from .warnings import warn_user
 
-__all__ = ["check_precision", "listed", "refuse_huge", "refuse_tiny", "warn_of_far_rows"]
+__all__ = [
+    "check_precision",
+    "counted",
+    "listed",
+    "refuse_huge",
+    "refuse_tiny",
+    "warn_of_far_rows",
+]
 
 _LEVELS = 256
 """Steps between the least and the largest value of a column that its floating-point type must resolve."""
@@ -186,6 +193,11 @@ def _in_frames(rows: NDArray, frames: NDArray[np.int64] | None) -> NDArray:
     distance = pd.Series(np.sqrt(np.square(apart).sum(axis=1)))
     unit = distance.groupby(frames).transform("median")
     return apart.div(unit.where(unit > 0, 1.0), axis=0).to_numpy()
+
+
+def counted(number: int | np.integer, what: str) -> str:
+    """A number of things, such as "1 link" and "2 links"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def listed(items: Sequence[int] | Sequence[str] | NDArray) -> str:

@@ -84,6 +84,11 @@ def check_data(
         example = "sidebayes.load_dataset('iris').x"
         if isinstance(x, dict):
             example = f"pandas.DataFrame({name})"
+        if hasattr(x, "to_dataframe"):  # of xarray
+            raise TypeError(
+                f"{name} is a {type(x).__name__} of several variables; pass {name}.to_dataframe(), with "
+                "a column for each"
+            )
         raise TypeError(
             f"{name} = {x!r:.40} is not a data matrix; pass an array of shape {shape_of(dims)}, e.g. "
             f"{example}"

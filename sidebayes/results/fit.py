@@ -25,7 +25,12 @@ from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
 
 from ..common.fields import check_integer
+<<<<<<< HEAD
 from ..common.files import FIT, check_writable, sealed, write_whole
+=======
+from ..common.files import HDF5, check_writable, sealed, write_whole
+from ..common.magnitudes import counted
+>>>>>>> wt-M2
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
@@ -245,7 +250,7 @@ class Fit(FitBase):
         table = pd.DataFrame({"mean": _entries(draws[still])})
         if len(still) < len(draws):
             with np.errstate(invalid="ignore"):  # of entries that are constant, as in a correlation
-                moving = az.summary(draws.drop_vars(still))
+                moving = az.summary(draws.drop_vars(still), round_to="none")
             table = pd.concat([moving, table]) if still else moving
         else:
             table["sd"] = np.nan
@@ -348,7 +353,8 @@ class Fit(FitBase):
         if self.has_labels:
             points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
             seen = f"{points} of {self.run.sample_of}" if self.run.sample_of else points
-            size = f"{seen} points, {clusters} clusters, {len(self.links)} links"
+            numbers = counted(clusters, "cluster"), counted(len(self.links), "link")
+            size = f"{seen} points, {', '.join(numbers)}"
         else:
             tables = tables_of(self.tree, "observed_data").items()
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]

@@ -23,7 +23,7 @@ from sidebayes.models.blocks.embedding.outlying import outlying
 from sidebayes.models.blocks.embedding.placement import Placement, place_points
 
 from ..common.arrays import point_table, real_array
-from ..common.magnitudes import listed
+from ..common.magnitudes import counted, listed
 from ..common.warnings import warn_user
 from ..data.tables import in_order_of
 from .base.fit_base import FitBase
@@ -158,8 +158,8 @@ def loo_points(fit: FitBase) -> pd.DataFrame:
     terms = np.asarray(placements(fit, table[rows]).log_density)
     if len(terms) < _FEWEST_DRAWS:
         raise ValueError(
-            f"{fit.engine} gave {len(terms)} draws, too few to leave points out by their weights; use an "
-            "engine that draws, such as 'laplace' or 'nuts'"
+            f"{fit.engine} gave {counted(len(terms), 'draw')}, too few to leave points out by their "
+            "weights; use an engine that draws, such as 'laplace' or 'nuts'"
         )
     log_weights, shape = pareto_smoothed(-terms.T)
     elpd = logsumexp(terms.T + log_weights, axis=1)

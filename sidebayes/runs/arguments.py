@@ -353,7 +353,7 @@ def read_run(
         if (values := tables.get(one := role.name)) is None:
             continue
         own = columns.get(one)
-        with by_name(own):
+        with by_name(columns, one):
             check_precision(one, values, dtype)
         if stream is not None and values.shape == stream.sample.shape:
             warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows, names=own)

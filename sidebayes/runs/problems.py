@@ -175,7 +175,7 @@ def _same_shape(value: Any, data: Any) -> bool:
 def check_blocks(problem: Problem, columns: Mapping[str, Sequence[str]]) -> None:
     """Have blocks look at the data that they describe; errors name columns that have names."""
     for block, name, data in _described(problem, Checking):
-        with by_name(columns.get(name)):
+        with by_name(columns, name):
             block.check(name, data)
 
 

@@ -45,7 +45,10 @@ def capabilities(of):
             {"Updatable", "Conditional", "Improper", "RemarkingOnData", "Starting"},
         ),
         (ComponentClusters(4, 2, keep_all=True), {"Updatable", "Discrete", "HasUnits", "Starting"}),
-        (Discriminants(4, "full", GAUSSIANS), {"Tightening", "Starting", "HasCodeLength"}),
+        (
+            Discriminants(4, "full", GAUSSIANS),
+            {"Tightening", "HasUnits", "Starting", "HasCodeLength"},
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -16,6 +16,7 @@ from sidebayes.diagnostics.trust.scores import purity_f_score
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.guides.engines.symmetries.ends import distinct_ends
 from sidebayes.models.mcp import mcp
 from sidebayes.models.scp import scp
 from sklearn.metrics import normalized_mutual_info_score
@@ -65,6 +66,33 @@ def test_links_move_space(separated):
     assert right >= 0.95
     assert np.nanmin(np.diff(fit.objective, axis=1)) > -1e-6
     assert fit.approximate == "space_partition"
+
+
+def test_the_rule_is_no_parameter(separated):
+    """Ends that differ in discriminants alone are one mode; standard errors are those of the parameters."""
+    x, truth, fit = separated
+    params = {name: fit.params[name] for name in ("weights", "mean", "covariance", "discriminants")}
+    ends = {name: np.stack([site, site]) for name, site in params.items()}
+    ends["discriminants"][1] += np.arange(6.0)
+    with fit.run.precision:
+        modes = distinct_ends(fit.run.problem, np.zeros(2), np.ones(2, bool), ends)
+    assert str(modes) == "1 distinct mode from 2 starts"
+    table = fit.covariance
+    rows = [name for name in table.index if name.startswith("mean[")]
+    own = [x[truth == k] for k in np.argsort(np.argsort(fit.params["mean"][:, 0]))]
+    errors = [np.std(part, axis=0) / len(part) ** 0.5 for part in own]
+    np.testing.assert_allclose(np.sqrt(np.diag(table.loc[rows, rows])), np.ravel(errors), rtol=0.1)
+    assert table.filter(like="discriminants").isna().all(axis=None)
+
+
+def test_errors_at_corners_and_fixed_points_are_refused():
+    given = {"num_clusters": 2, "engine": EM(num_restarts=1, max_steps=1), "progress": False}
+    with pytest.raises(
+        ValueError, match="the mode in assignment is at a corner, .* no standard errors$"
+    ):
+        sb.fit("mcp", X, LINKS, **given).covariance  # noqa: B018
+    with pytest.raises(ValueError, match="^mean_field gives no second derivatives .* errors$"):
+        sb.fit("scp", X, LINKS, posterior="mean_field", **given).covariance  # noqa: B018
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.guides.engines.problem.density import log_joint, trace_model
 from sidebayes.guides.engines.steps.surrogate import tightened
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links
@@ -41,6 +41,16 @@ from tests.support.partitions import (
 def x64():
     with jax.enable_x64(True):
         yield
+
+
+def test_climbs_see_uncorrelated_monomials():
+    """Coordinates of the rule, in which a unit matters as much in all directions."""
+    params = {name: value for name, value in params_of(2).items() if name != "assignment"}
+    sites = trace_model(Problem(scp, (X, LINKS), {"num_clusters": 2}), params)
+    block = sites["discriminants"]["infer"]["block"]
+    along = jax.vmap(block.bijector("discriminants", None))(jnp.eye(6))
+    scores = basis_of(X) @ along.T
+    np.testing.assert_allclose(scores.T @ scores / NUM_POINTS, np.eye(6), atol=1e-6)
 
 
 def test_bound_is_the_free_energy_written_out():

@@ -12,10 +12,12 @@ from jax.typing import ArrayLike
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.guides.engines.problem.declared import collapsed_sites
+from sidebayes.guides.engines.problem.density import abstract_trace, log_joint
 from sidebayes.guides.engines.steps.updates import plan_updates
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.models.moe import moe
+from sidebayes.models.pfgl import pfgl
 from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
@@ -289,6 +291,25 @@ def test_terms_by_unit_are_rows(fit):
 def test_bad_input_is_refused(known, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         sb.fit("moe", X, known, progress=False, engine=FAST, **(SIZES | options))
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        (None, True),
+        (np.full(len(X), -1), True),
+        (np.ones((len(X), 2), bool), True),
+        (np.arange(len(X)) - len(X) + 1, False),
+    ],
+    ids=["left out", "unknown", "all admitted", "one row"],
+)
+def test_no_known_class_is_said(known, said):
+    if known is not None:
+        known = PartialLabels(np.maximum(known, -1) if known.ndim == 1 else known)
+    for model, more in ((moe, {}), (pfgl, {"prototypes": [(0, 0), (1, 1)]})):
+        problem = Problem(model, (X, known), {"num_clusters": 2, "num_classes": 2, **more})
+        remark = collapsed_sites(abstract_trace(problem))["x"][0].remark()
+        assert (remark is not None and remark.startswith("No class is known")) == said
 
 
 def test_a_class_without_a_known_row_is_said(monkeypatch):

@@ -12,7 +12,7 @@ from jax import Array
 from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
-from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.block import Block, Tightening
 from sidebayes.models.blocks.block_facts import Regularised
 from sidebayes.models.blocks.collapsed import Collapsed, ScoresMore, unexpanded
 from sidebayes.models.blocks.independent_mixture import as_collapsed
@@ -32,6 +32,7 @@ __all__ = [
     "observed_table",
     "observed_values",
     "prior_off_data",
+    "restricted_sites",
     "schedule_of",
     "site_axes",
     "site_dims",
@@ -119,6 +120,14 @@ def declared_blocks(
         elif block is not None:
             known.add(id(block))
     return [one for key, one in found.items() if (key in known) == partly_known]
+
+
+def restricted_sites(problem: Problem) -> tuple[str, ...]:
+    """Sites that describe a restricted posterior and nothing else."""
+    blocks = declared_blocks(abstract_trace(problem))
+    return tuple(
+        n for block, sites in blocks if isinstance(block, Tightening) for n in sites.values()
+    )
 
 
 def prior_off_data(trace: Mapping[str, dict]) -> Array:

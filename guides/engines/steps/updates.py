@@ -11,11 +11,9 @@ import numpy as np
 from jax import Array
 from numpyro.ops.provenance import eval_provenance
 from sidebayes.models.blocks.block import (
-    Block,
     Drawable,
     Observation,
     OnePass,
-    Tightening,
     Updatable,
 )
 from sidebayes.models.blocks.block_facts import Collapsible, Doubting, Improper, Obstructed
@@ -23,7 +21,7 @@ from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
 from ..plumbing.programs import unchecked
-from ..problem.declared import collapsed_sites, declared_blocks
+from ..problem.declared import collapsed_sites, declared_blocks, restricted_sites
 from ..problem.density import abstract_trace, latent_sites, site_log_prob, trace_model
 from ..problem.units import Named
 
@@ -162,7 +160,7 @@ def _plan(problem: Problem) -> Plan:
     if plain:
         lacking.append((plain, "belong", "to no block"))
     one_pass = {} if rest else _one_pass(problem, parts)
-    tightened = _tightened(found)
+    tightened = restricted_sites(problem)
     starts, known = tuple(starting), tuple(partly_known)
     return Plan(tuple(parts), rest, _sentences(lacking), one_pass, starts, tightened, known)
 
@@ -346,20 +344,12 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
 
 def refuse_restricted(problem: Problem) -> None:
     """Refuse to draw sites that describe a restricted posterior of others: they have none of their own."""
-    blocks = declared_blocks(abstract_trace(problem))
-    names = _tightened(blocks)
+    names = restricted_sites(problem)
     if names:
         raise ValueError(
             f"{listed(names)} describe a restricted posterior and have none of their own to draw from; fit "
             "by engine='em' or 'map', or sum out exactly, where the model can (posterior='exact')"
         )
-
-
-def _tightened(blocks: list[tuple[Block, dict[str, str]]]) -> tuple[str, ...]:
-    """Sites that describe a restricted posterior and nothing else."""
-    return tuple(
-        n for block, sites in blocks if isinstance(block, Tightening) for n in sites.values()
-    )
 
 
 def is_ours(problem: Problem) -> bool:

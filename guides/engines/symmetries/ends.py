@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..base import Problem
 from ..modes import Modes, distinct_modes
-from ..problem.declared import site_dims
+from ..problem.declared import restricted_sites, site_dims
 from .declared import site_symmetries
 from .signs import one_sign
 
@@ -27,7 +27,8 @@ def distinct_ends(
     """The different modes among the ends of climbs, up to the symmetries that sites declare.
 
     Ends are brought to the signs and turned to the axes of the highest of them; see `distinct_modes` for
-    the rest.
+    the rest. Sites that describe a restricted posterior are not compared: they are no parameters, and
+    discriminants are known only up to a common one, and hardly where clusters are far apart.
 
     Parameters
     ----------
@@ -45,7 +46,8 @@ def distinct_ends(
     chains = {name: np.asarray(site)[None] for name, site in sites.items()}
     one = {name: site[0] for name, site in one_sign(problem, chains, (0, best))[0].items()}
     turned = _turned(problem, one, best)
-    kept = turned if names is None else {name: turned[name] for name in names}
+    compared = set(turned if names is None else names) - set(restricted_sites(problem))
+    kept = {name: site for name, site in turned.items() if name in compared}
     return distinct_modes(value, sound, kept, starts)
 
 

@@ -12,6 +12,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
+from sidebayes.common.arrays import is_traced
+
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.groups import Groups
@@ -75,6 +77,8 @@ class ClassifiedMixture(LinkedMixture):
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("stated",)
     stated: Array | None
     """Probability of the statement about each point given its class, (num_points, num_classes)."""
+    is_untold: bool = False
+    """Whether `sample_classified` was told nothing about the class of any point."""
 
     @property
     def is_told(self) -> Array:
@@ -90,6 +94,15 @@ class ClassifiedMixture(LinkedMixture):
     def told(self) -> Array | None:
         """Probability of the statement about each point, given its class."""
         return self.stated
+
+    def remark(self) -> str | None:
+        """Say that no data separate the classes if none is known of any point."""
+        if not self.is_untold or self.num_classes == 1:
+            return None
+        return (
+            "No class is known of any point, so that only priors separate the classes, and predictions "
+            "of them are arbitrary: name the classes of some points"
+        )
 
     def untold_densities(self, value: Array) -> Array:
         """Log density of each point in each component."""
@@ -260,6 +273,10 @@ class NamedClassMixture(ClassMixture):
 
     is_exchangeable = False
 
+    def remark(self) -> str | None:
+        """None: components keep the classes that the prior gives them."""
+        return None
+
 
 def sample_classified(
     mixture: ClassifiedMixture,
@@ -282,6 +299,8 @@ def sample_classified(
         See `stated_classes`.
     """
     if x is not None:
+        told = None if known is None else as_partial_labels(known)
+        mixture.is_untold = told is None or not (is_traced(told.values) or told.states_any)
         numpyro.sample("x", mixture, obs=x)
         return
     unstated = mixture.without_statements()

@@ -11,6 +11,7 @@ from .densities.basis import lower_basis
 from .densities.structure import Structure
 
 __all__ = [
+    "ONE_SUBJECT",
     "PRIOR_ALONE",
     "SINGULAR",
     "UNDETERMINED",
@@ -34,6 +35,12 @@ PRIOR_ALONE = (
     "covariance='diagonal', or an engine that draws, such as 'nuts'"
 )
 """Message about a mode under any other prior in that case."""
+
+ONE_SUBJECT = (
+    "There is one subject, and the covariance of the random effects, by which subjects differ, needs "
+    "several; give more subjects"
+)
+"""Message about the data of one subject, whether or not its rows pass `covariance_is_determined`."""
 
 SINGULAR = (
     "This is a singular fit: the covariance of the random effects is on the boundary, a variance of 0 or "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -22,6 +23,8 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from sidebayes.common.columns import ColumnsError
+from sidebayes.common.magnitudes import listed
 from sidebayes.common.warnings import warn_user
 
 from ..block import Expanded
@@ -29,6 +32,7 @@ from ..side_information.groups import Groups
 from .densities.basis import least_squares, lower_basis
 from .densities.structure import FactorUnits, Structure
 from .identified import (
+    ONE_SUBJECT,
     PRIOR_ALONE,
     SINGULAR,
     UNDETERMINED,
@@ -252,10 +256,7 @@ class MixedParameters(MixedUpdates, Expanded):
             return
         basis, dependent = independent_columns(self.fixed)
         if dependent:
-            raise ValueError(
-                f"fixed has columns that depend linearly on the others, such as {dependent}; drop them, or "
-                "pass a prior, which separates them"
-            )
+            raise ColumnsError(partial(_say_dependent, dependent), "fixed")
         outcomes = np.asarray(value, float)
         left = outcomes - basis @ (basis.T @ outcomes)
         if np.linalg.norm(left) <= _EXACT * np.linalg.norm(outcomes):
@@ -263,23 +264,28 @@ class MixedParameters(MixedUpdates, Expanded):
                 f"{name} is a linear function of the columns of fixed: no noise is left, and the likelihood "
                 "has no maximum. Check how it was made, or pass a prior"
             )
-        if not self._is_determined():
-            warn_user(UNDETERMINED)
+        if said := self._undetermined(UNDETERMINED):
+            warn_user(said)
 
-    def _is_determined(self) -> bool:
-        """Whether the rows determine the covariance under a flat prior."""
+    def _undetermined(self, otherwise: str) -> str | None:
+        """Say that the rows do not determine the covariance; `otherwise` if there are several subjects."""
+        if self.subjects is None:
+            return None
+        if np.ptp(np.asarray(self.subjects.codes)) == 0:
+            return ONE_SUBJECT
         basis, _ = independent_columns(self.fixed)
-        return self.subjects is None or covariance_is_determined(
+        determined = covariance_is_determined(
             basis, self.random, self.subjects.codes, self.outputs, self.structure
         )
+        return None if determined else otherwise
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that the rows do not determine the covariance, or that it is singular at a mode."""
         single = np.shape(next(iter(values.values()), ()))[:2] == (1, 1)
         if isinstance(self.fixed, Tracer) or not (single or self.prior is None):
             return None
-        if not self._is_determined():
-            return UNDETERMINED if self.prior is None else PRIOR_ALONE
+        if said := self._undetermined(UNDETERMINED if self.prior is None else PRIOR_ALONE):
+            return said
         mode = {role: np.asarray(own)[0, 0] for role, own in values.items()} if single else {}
         return SINGULAR if single and self.at_boundary(mode) else None
 
@@ -320,6 +326,15 @@ class MixedParameters(MixedUpdates, Expanded):
                 raise ValueError(
                     f"EffectsPrior({name}=...) has {shape[0]} numbers for {wanted} {what}; give one each"
                 )
+
+
+def _say_dependent(dependent: Sequence[int], columns: Sequence[str] | None) -> str:
+    """Which columns of fixed effects depend on the others, and what to do about them."""
+    own = [repr(columns[n]) for n in dependent] if columns else list(map(str, dependent))
+    return (
+        f"fixed has columns that depend linearly on the others, such as {listed(own)}; drop them, or pass "
+        "a prior, which separates them"
+    )
 
 
 def mixed_parameters(

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
+from numpyro.distributions.transforms import LowerCholeskyAffine, Transform
 
 from ..block import Block
 from ..components.gaussian_block import GaussianComponents
@@ -72,11 +73,18 @@ class Discriminants(Block):
         with numpyro.plate("features", len(centre)):
             centre = fitted_statistic("centre", centre)
             unit = fitted_statistic("unit", unit)
+        self._basis = partial(Rule(None, centre, unit, self.covariance).basis, x)
         size = Rule.num_monomials(jnp.shape(x)[1], self.covariance)
         flat = dist.ImproperUniform(dist.constraints.real_vector, (), (size,))
         with numpyro.plate(self.plate, self.num_components):
             coefficients = self.declare("discriminants", name, flat, ("monomials",))
         return Rule(coefficients, centre, unit, self.covariance)
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Coordinates in which the monomials of the fitted points are uncorrelated with unit size."""
+        root = _root_of_moments(self._basis())
+        inverse = solve_triangular(root, jnp.eye(len(root)), lower=True)
+        return LowerCholeskyAffine(jnp.zeros(len(root)), jnp.linalg.cholesky(inverse.T @ inverse))
 
     def code_length(self, role: str) -> float:
         """Zero: the coefficients are part of the approximate posterior, not of the model."""
@@ -105,9 +113,7 @@ class Discriminants(Block):
         """
         assert fn.rule is not None  # a site with scores
         factors, basis = fn.log_factors(value), fn.rule.basis(value)
-        moments = basis.T @ basis / len(basis)
-        ridge = _RIDGE * jnp.diagonal(moments).mean() * jnp.eye(len(moments))
-        root = jnp.linalg.cholesky(moments + ridge)
+        root = _root_of_moments(basis)
         basis = solve_triangular(root, basis.T, lower=True).T
         shape = values["discriminants"].shape
 
@@ -136,6 +142,13 @@ class Discriminants(Block):
         spread = np.broadcast_to(np.asarray(given["spread"]), (num_starts, *tail))
         mean = np.asarray(given["location"])
         return {"discriminants": _matched_starts(data, self.weights, mean, spread, self.covariance)}
+
+
+def _root_of_moments(basis: Array) -> Array:
+    """Cholesky factor of the second moments of monomials."""
+    moments = basis.T @ basis / len(basis)
+    ridge = _RIDGE * jnp.diagonal(moments).mean() * jnp.eye(len(moments))
+    return jnp.linalg.cholesky(moments + ridge)
 
 
 def _matched(

@@ -97,8 +97,8 @@ class PartialLabels:
     @property
     def states_any(self) -> bool:
         """Whether anything is known about the class of any row."""
-        wide = self.values.ndim == 2
-        return bool((~self.values if wide else self.values >= 0).any())
+        values = np.asarray(self.values)  # of known numbers, also while a model is traced
+        return bool((~values if values.ndim == 2 else values >= 0).any())
 
     def subset(self, rows: ArrayLike) -> Self:
         """Return the labels of some of the rows, with the same classes.

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.arrays import chosen_rows
 from sidebayes.common.files import check_replaceable, write_table
+from sidebayes.common.magnitudes import counted
 
 from .cells import cell
 from .groups import Groups
@@ -231,10 +232,10 @@ class StatedPairs:
     def __repr__(self) -> str:
         """Counts by kind."""
         must, hard = self.same, self.hard
-        groups = "" if self.group is None else f"{self.group.num_groups} groups, "
+        groups = "" if self.group is None else f"{counted(self.group.num_groups, 'group')}, "
         return (
-            f"Links({must.sum()} must-links ({(must & hard).sum()} hard), "
-            f"{(self.weights < 0).sum()} cannot-links ({(~must & hard).sum()} hard), "
+            f"Links({counted(must.sum(), 'must-link')} ({(must & hard).sum()} hard), "
+            f"{counted((self.weights < 0).sum(), 'cannot-link')} ({(~must & hard).sum()} hard), "
             f"{groups}num_points={self.num_points})"
         )
 

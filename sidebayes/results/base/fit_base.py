@@ -192,8 +192,9 @@ class FitBase:
 
         With flat priors the diagonal holds the squared standard errors of maximum likelihood. An
         entry whose derivative vanishes at the point, or that lies on the boundary of its range, has
-        no standard error and is NaN; so are the entries of a singular covariance of random effects.
-        For draws it is the covariance of the relabelled and aligned draws.
+        no standard error and is NaN; so are the entries of a singular covariance of random effects,
+        and sites that only describe an approximate posterior, which follow the parameters. For
+        draws it is the covariance of the relabelled and aligned draws.
 
         Returns
         -------
@@ -202,8 +203,8 @@ class FitBase:
         Raises
         ------
         ValueError
-            If the log joint is flat or curves upwards where the fit ended, or the model has more
-            than 500 coordinates.
+            If the log joint is flat or curves upwards where the fit ended, or has no second
+            derivatives, or the model has more than 500 coordinates.
         """
         return covariance_of_sites(self.run, self.aligned[0], self.params)
 

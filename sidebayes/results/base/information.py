@@ -17,22 +17,35 @@ from numpy.typing import NDArray
 from sidebayes.diagnostics.sites import entry_names, unwrapped
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.problem.declared import declared_blocks
+from sidebayes.guides.engines.problem.declared import (
+    approximation,
+    collapsed_sites,
+    declared_blocks,
+    restricted_sites,
+)
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
+    free_shapes,
     place,
     sum_log_prob,
     unconstrained_start,
 )
 from sidebayes.guides.engines.problem.posterior import latent_shapes
+from sidebayes.models.blocks.block import Discrete
 from sidebayes.models.blocks.block_facts import Bounded
 
+from ...common.magnitudes import listed
+from ...runs.cards import resolve
 from ...runs.run import Run
+from ...runs.zoo import ENGINES
 
 __all__ = ["covariance_of_sites"]
 
 _FLAT = 1e-10
 """Curvature, relative to the largest, below which the log joint counts as flat."""
+
+_UPWARDS = 1e-6
+"""Curvature, relative to the largest, beyond which a restricted posterior curves upwards, and is no peak."""
 
 _MOST_COORDINATES = 500
 """Parameters whose curvature is computed at once."""
@@ -65,8 +78,8 @@ def covariance_of_sites(
         found = np.atleast_2d(np.cov(draws.T))
     else:
         with run.precision:
-            found = _by_information(run.problem, params, list(map(str, sites)))
-            edge = _at_boundary(run.problem, params)
+            found = _by_information(run, params, list(map(str, sites)))
+            edge = _at_boundary(run.problem, params) | set(restricted_sites(run.problem))
         lost = np.array([label.partition("[")[0] in edge for label in labels])
         found[lost], found[:, lost] = np.nan, np.nan
     return pd.DataFrame(found, index=labels, columns=labels)
@@ -83,9 +96,11 @@ def _at_boundary(problem: Problem, params: Mapping[str, NDArray]) -> set[str]:
 
 
 def _by_information(
-    problem: Problem, params: Mapping[str, NDArray], names: list[str]
+    run: Run, params: Mapping[str, NDArray], names: list[str]
 ) -> NDArray[np.float64]:
     """Covariance of sites at a point, in the order of `names`."""
+    problem = run.problem
+    _need_curvature(run)
     shapes = latent_shapes(problem)
     size = sum(int(np.prod(shape)) for shape in shapes.values())
     if size > _MOST_COORDINATES:
@@ -99,12 +114,12 @@ def _by_information(
     scale = np.sqrt(np.abs(np.diag(hessian)))
     scale[scale == 0] = 1.0
     # with a unit diagonal, so that units of the coordinates do not matter
-    curvature, axes = np.linalg.eigh((hessian + hessian.T) / 2 / np.outer(scale, scale))
+    scaled = (hessian + hessian.T) / 2 / np.outer(scale, scale)
+    curvature, axes = _of_parameters(scaled, _are_restricted(problem))
     if not np.isfinite(curvature).all() or curvature[0] <= _FLAT * curvature[-1]:
         raise ValueError(
             "the log joint is no peak where the fit ended (least relative curvature "
-            f"{curvature[0]:.2g}): there are no standard errors. Fit closer to the mode, give what is not "
-            "determined a prior, or use an engine that draws"
+            f"{curvature[0]:.2g}): there are no standard errors. {_remedy(run)}"
         )
     inputs = latent, problem.args, (axes / np.sqrt(curvature) / scale[:, None]).T
     build = partial(_along, names)
@@ -114,6 +129,69 @@ def _by_information(
     blind = (slope**2).sum(axis=0) < _STATIONARY * (second**2).sum(axis=0) / 2
     found[blind], found[:, blind] = np.nan, np.nan
     return found
+
+
+def _need_curvature(run: Run) -> None:
+    """Refuse a model whose log joint has no exact curvature at its mode."""
+    trace = abstract_trace(run.problem)
+    corners = [
+        name
+        for block, sites in declared_blocks(trace)
+        if isinstance(block, Discrete)
+        for name in sites.values()
+    ]
+    if corners:
+        raise ValueError(
+            f"the mode in {listed(corners)} is at a corner, where the log joint has a slope and no "
+            "curvature: there are no standard errors"
+        )
+    if not all(fn.has_curvature for fn, _ in collapsed_sites(trace).values()):
+        exact = "; use inference='exact', or an engine that draws"
+        raise ValueError(
+            f"{approximation(run.problem)} gives no second derivatives of the log joint: there are no "
+            f"standard errors{exact if 'inference' in run.signature.options else ''}"
+        )
+
+
+def _remedy(run: Run) -> str:
+    """Say what to do about a fit that is no peak, in words of its method."""
+    card = run.card
+    draws = card is None or not all(resolve(ENGINES[n]).gives_point for n in card.engines)
+    other = ", or use an engine that draws" if draws else ""
+    before = "," if draws else " or"
+    return f"Fit closer to the mode{before} give what is not determined a prior{other}"
+
+
+def _are_restricted(problem: Problem) -> NDArray[np.bool_]:
+    """Coordinates that describe a restricted posterior."""
+    own = set(restricted_sites(problem))
+    sizes = {name: int(np.prod(free.shape)) for name, free in free_shapes(problem).items()}
+    # in the order of `ravel_pytree`
+    return np.repeat([name in own for name in sorted(sizes)], [sizes[n] for n in sorted(sizes)])
+
+
+def _of_parameters(
+    scaled: NDArray, restricted: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Eigenvalues and eigenvectors of the curvature in the parameters.
+
+    Coordinates of a restricted posterior follow the parameters at their optimum. Directions in which the
+    posterior does not change, such as the same discriminant added to all, are left out there.
+    """
+    if not np.isfinite(scaled).all():
+        return np.full(1, np.nan), scaled
+    weak, along = np.linalg.eigh(scaled[np.ix_(restricted, restricted)])
+    most = weak.max(initial=0.0)
+    if (weak < -_UPWARDS * most).any():
+        return weak, scaled
+    bent = weak > _FLAT * most
+    cross = along[:, bent].T @ scaled[np.ix_(restricted, ~restricted)]
+    curvature, own = np.linalg.eigh(
+        scaled[np.ix_(~restricted, ~restricted)] - cross.T @ (cross / weak[bent, None])
+    )
+    axes = np.zeros((len(scaled), len(curvature)))
+    axes[~restricted] = own
+    return curvature, axes
 
 
 def _curvature(problem: Problem) -> Callable:

@@ -22,7 +22,7 @@ from sidebayes.guides.engines.problem.units import (
 from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.fields import check_seed
-from ...common.magnitudes import listed
+from ...common.magnitudes import counted, listed
 from ...common.warnings import warn_user
 from ...tasks import Task
 from ..base.fit_base import FitBase
@@ -143,8 +143,8 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
                 )
     if np.prod(terms.shape[:2]) < 100:
         raise ValueError(
-            f"{fit.engine} gave {np.prod(terms.shape[:2])} draws, too few to leave data out by "
-            "their weights; use fit.kfold(), or an engine that draws"
+            f"{fit.engine} gave {counted(int(np.prod(terms.shape[:2])), 'draw')}, too few to leave data out "
+            "by their weights; use fit.kfold(), or an engine that draws"
         )
     if not np.isfinite(terms).all():
         raise ValueError("the fit gives some rows no density; there is nothing to leave out")

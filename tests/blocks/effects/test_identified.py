@@ -8,6 +8,7 @@ from scipy.stats import multivariate_normal
 from sidebayes.models.blocks.effects.densities.conditional import sample_effects
 from sidebayes.models.blocks.effects.densities.structure import Structure
 from sidebayes.models.blocks.effects.identified import (
+    ONE_SUBJECT,
     _inner_products,
     covariance_is_determined,
     independent_columns,
@@ -16,6 +17,7 @@ from sidebayes.models.blocks.effects.parameters import mixed_parameters
 from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.side_information.groups import Groups
 
+from sidebayes.common.columns import by_name
 from sidebayes.common.warnings import SideBayesWarning
 
 RNG = np.random.default_rng(0)
@@ -93,6 +95,25 @@ def test_flat_priors_ask_more_of_the_data_than_others():
     ):
         with pytest.raises(ValueError, match=message):
             mixed_parameters(y, TIMES, TIMES, subjects=subjects).check("y", y)
+
+
+def test_one_subject_is_said_to_be_one():
+    """Whether the mean of its effects is among the fixed ones or not."""
+    lone = Groups(np.zeros(SIZE, int))
+    for random in (TIMES[:, :1], RNG.normal(size=(SIZE, 1))):
+        with pytest.warns(SideBayesWarning, match="There is one subject, .* give more subjects"):
+            mixed_parameters(Y, TIMES, random, subjects=lone).check("y", Y)
+        prior = EffectsPrior.weak(Y, TIMES, random)
+        block = mixed_parameters(Y, TIMES, random, prior=prior, subjects=lone)
+        assert block.remark({"noise": np.ones((1, 1))}) == ONE_SUBJECT
+        assert block.remark({"noise": np.ones((2, 50))}) is None  # draws show what the prior leaves
+
+
+def test_dependent_columns_go_by_name():
+    block = mixed_parameters(Y, np.hstack([TIMES, np.ones((SIZE, 1))]), TIMES)
+    for columns, named in (({"fixed": ["Intercept", "years", "c"]}, "'c'"), ({}, "2")):
+        with pytest.raises(ValueError, match=f"such as {named}; drop"), by_name(columns, "y"):
+            block.check("y", Y)
 
 
 def test_weak_priors_hold_at_the_means_of_columns():

@@ -13,7 +13,7 @@ from sidebayes.diagnostics.pictures.plots import plot_clusters
 from sidebayes.diagnostics.pictures.report import render_report
 from sidebayes.diagnostics.pictures.run_plots import plot_traces
 from sidebayes.diagnostics.sites import link_kind
-from sidebayes.diagnostics.trust.estimates import estimate_tables
+from sidebayes.diagnostics.trust.estimates import estimate_tables, interval, number
 from sidebayes.diagnostics.trust.findings import finding, lead_of, wrong_links
 
 from tests.diagnostics.fakes import TRUTH, WEIGHTS, FakeFit, make_tree
@@ -82,6 +82,15 @@ def test_a_page_of_a_mixed_model(regression):
     assert lead == "Estimates and 95 % intervals: Intercept 2 (1 to 3), years −1.25."
     assert "<th>correlation of Intercept and years</th><td>−0.5</td>" in page
     assert "nan" not in re.sub("base64,[^']*", "", page)
+
+
+def test_numbers_have_the_digits_of_their_errors():
+    row = pd.Series({"estimate": 2010.034, "standard_error": 0.0112})
+    row["lower"], row["upper"] = row["estimate"] - 0.022, row["estimate"] + 0.022
+    assert interval(row) == "2010.012 to 2010.056"
+    assert number(row["estimate"], row["standard_error"]) == "2010.034"
+    assert [number(-0.000123456, 1e-9), number(0.0, 0.1)] == ["−0.000123456", "0"]
+    assert [number(123456.0, 1e3), number(np.inf, 1.0), number(np.nan)] == ["1.235e+05", "inf", ""]
 
 
 def test_coefficients_of_clusters_are_named():

@@ -153,7 +153,7 @@ def test_a_notebook_run_by_nbclient_shows_pictures_progress_and_tables(tmp_path)
     assert "converged" in shown[0]["text/html"]
     assert "image/png" in shown[1]
     assert "&lt;i&gt;one" in shown[2]["text/html"]
-    assert "1 must-links" in shown[3]["text/html"]
+    assert "1 must-link " in shown[3]["text/html"]
     bars = [data["text/html"] for number, kind, data in seen if number == 4 and "display" in kind]
     assert len(bars) > 1
     assert "NUTS: sampling" in bars[0]

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from sidebayes.diagnostics.symmetry import matched
 from sidebayes.diagnostics.symmetry.relabelling import relabel
@@ -43,6 +44,7 @@ from sidebayes import (
     Pathfinder,
     StochasticEM,
 )
+from sidebayes.common.magnitudes import counted
 from sidebayes.results.fit import Fit
 from sidebayes.runs.execution import execute
 from sidebayes.runs.zoo import CARDS, make_engine
@@ -204,8 +206,20 @@ def test_summary_of_an_array_that_is_constant_in_part():
     level = np.random.default_rng(0).normal(2.0, 0.4, (2, 50))
     engine = Told({"level": level, "pair": np.stack([np.ones((2, 50)), level], axis=-1)})
     table = sidebayes.fit(model, np.arange(5.0), engine=engine, progress=False).summary()
+    assert type(table) is pd.DataFrame
+    assert set(table.dtypes) == {np.dtype(float)}
     assert table.loc["pair[0]", ["mean", "sd"]].astype(float).tolist() == [1.0, 0.0]
     assert table.loc["pair[1]", "mean"] == table.loc["level", "mean"]
+    shown = table[["mean", "eti89_lb", "eti89_ub"]].to_string()  # ArviZ would round the bounds
+    assert f"{table.loc['level', 'eti89_lb']:.6f}" in shown
+
+
+def test_single_things_are_no_plurals():
+    """Of links, here; fits and messages count by the same words."""
+    assert repr(Links.must_link([(0, 1)])).startswith(
+        "Links(1 must-link (1 hard), 0 cannot-links (0 hard)"
+    )
+    assert [counted(number, "draw") for number in (0, 1, 2)] == ["0 draws", "1 draw", "2 draws"]
 
 
 @pytest.mark.parametrize("copied", [lambda fit: pickle.loads(pickle.dumps(fit)), copy.deepcopy])

@@ -83,7 +83,7 @@ REFUSED = {
     "forecast": (lambda fit: fit.forecast(x=X), NO_LABELS.format("curves of clusters")),
     "labels": (lambda fit: fit.labels(), NO_LABELS.format("labels")),
     "latents": (lambda fit: fit.latents(), "line integrates no latent variables out, labels aside"),
-    "loo": (lambda fit: fit.loo(), "map gave 1 draws, too few to leave data out"),
+    "loo": (lambda fit: fit.loo(), "map gave 1 draw, too few to leave data out"),
     "plot": (lambda fit: fit.plot(), NO_LABELS.format("clusters to draw")),
     "predict": (lambda fit: fit.predict(X), NO_LABELS.format("labels to predict")),
     "predict_proba": (lambda fit: fit.predict_proba(X), NO_LABELS.format("labels to predict")),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from typer.testing import CliRunner
 
 import sidebayes
@@ -70,6 +71,11 @@ CASES = {
         "no latent site",
     ),
     "data missing": (lambda: ppc(None), TypeError, "pass an array of shape"),
+    "data of xarray": (
+        lambda: ppc(xr.Dataset({"a": ("row", X[:, 0])})),
+        TypeError,
+        r"x is a Dataset of several variables; pass x\.to_dataframe\(\)",
+    ),
     "data a name": (lambda: ppc("iris"), TypeError, "load_dataset"),
     "one axis": (lambda: ppc(X[:, 0]), ValueError, r"for one column pass x\[:, None\]"),
     "three axes": (lambda: ppc(X[None]), ValueError, r"expected \(points, features\)"),

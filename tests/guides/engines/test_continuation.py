@@ -245,7 +245,7 @@ def test_what_no_price_can_be_chosen_with_is_refused(clouds, given, message):
 
 def test_a_price_of_links_of_which_none_is_held_out_says_so(clouds):
     links = Links.must_link([(0, 1)])
-    said = "links has 1 links, fewer than three.*none is held out"
+    said = "links has 1 link, fewer than three.*none is held out"
     with warnings.catch_warnings():
         warnings.simplefilter("error", SideBayesWarning)  # the fits are not waited for
         with pytest.raises(SideBayesWarning, match=said):
