@@ -25,12 +25,8 @@ from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
 
 from ..common.fields import check_integer
-<<<<<<< HEAD
 from ..common.files import FIT, check_writable, sealed, write_whole
-=======
-from ..common.files import HDF5, check_writable, sealed, write_whole
 from ..common.magnitudes import counted
->>>>>>> wt-M2
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
