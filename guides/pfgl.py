@@ -209,11 +209,10 @@ class _State(NamedTuple):
     @jax.jit
     def prototypes(self) -> Prototypes:
         """Prototypes in the form that the model takes."""
-        number = len(self.scale)
-        table = jnp.tile(self.shares, (number, 1))
-        bare = without_prototypes(self.clusters, number, self.live)
-        given = self.points, self.classes, self.clusters, self.scale, table
-        return Prototypes(*given, bare, self.live)
+        points, clusters, classes, live, scale, shares = map(jnp.asarray, self)
+        table = jnp.tile(shares, (len(scale), 1))
+        bare = without_prototypes(clusters, len(scale), live)
+        return Prototypes(points, classes, clusters, scale, table, bare, live)
 
 
 @jax.jit
