@@ -184,7 +184,8 @@ class _Data(NamedTuple):
         single = np.where(best.sum(axis=1) == 1, best.argmax(axis=1), -1)
         around = np.zeros((2, x.shape[1]))
         if prior is not None:
-            around = np.asarray(prior[0], float), 1.0 / np.asarray(prior[1], float) ** 2
+            centre, deviation = (np.asarray(part, float) for part in prior)
+            around = np.stack([centre, 1.0 / deviation**2])
         rest = special.logsumexp(log_joint[~told], axis=1).sum()
         member = special.softmax(log_joint, axis=1)
         given = x[told], log_joint[told], stated[told], rest, single, x, member, *around
