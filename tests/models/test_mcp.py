@@ -24,6 +24,7 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
 from sidebayes import EM
+from sidebayes.results.base.information import _of_parameters
 from tests.support.draws import at_one
 from tests.support.partitions import (
     LINKS,
@@ -68,15 +69,34 @@ def test_links_move_space(separated):
     assert fit.approximate == "space_partition"
 
 
-def test_the_rule_is_no_parameter(separated):
-    """Ends that differ in discriminants alone are one mode; standard errors are those of the parameters."""
-    x, truth, fit = separated
-    params = {name: fit.params[name] for name in ("weights", "mean", "covariance", "discriminants")}
-    ends = {name: np.stack([site, site]) for name, site in params.items()}
+def test_the_rule_is_no_parameter():
+    """Ends that differ in discriminants alone are one mode."""
+    ends = {name: np.stack([value, value]) for name, value in params_of().items()}
     ends["discriminants"][1] += np.arange(6.0)
-    with fit.run.precision:
-        modes = distinct_ends(fit.run.problem, np.zeros(2), np.ones(2, bool), ends)
-    assert str(modes) == "1 distinct mode from 2 starts"
+    problem = problem_of()
+    assert len(distinct_ends(problem, np.zeros(2), np.ones(2, bool), ends).height) == 1
+    ends["mean"][1] += 1.0
+    assert len(distinct_ends(problem, np.zeros(2), np.ones(2, bool), ends).height) == 2
+
+
+def test_curvature_in_parameters_is_that_of_the_best_rule():
+    """The inverse's block, where the rule is determined; a direction in which nothing changes is left out."""
+    rng = np.random.default_rng(0)
+    root, restricted = rng.normal(size=(5, 8)), np.array([False, True, False, True, True])
+    whole = root @ root.T
+    curvature, axes = _of_parameters(whole, restricted)
+    own = ~restricted
+    expected = np.linalg.inv(whole)[np.ix_(own, own)]
+    np.testing.assert_allclose((axes / curvature @ axes.T)[np.ix_(own, own)], expected)
+    assert not axes[restricted].any()
+    wider = np.zeros((6, 6))
+    wider[:5, :5] = whole  # one more coordinate of the rule, which changes nothing
+    found = _of_parameters(wider, np.append(restricted, True))[0]
+    np.testing.assert_allclose(found, curvature)
+
+
+def test_standard_errors_are_those_of_the_parameters(separated):
+    x, truth, fit = separated
     table = fit.covariance
     rows = [name for name in table.index if name.startswith("mean[")]
     own = [x[truth == k] for k in np.argsort(np.argsort(fit.params["mean"][:, 0]))]
@@ -86,13 +106,16 @@ def test_the_rule_is_no_parameter(separated):
 
 
 def test_errors_at_corners_and_fixed_points_are_refused():
-    given = {"num_clusters": 2, "engine": EM(num_restarts=1, max_steps=1), "progress": False}
+    known = params_of(2)
+    given = {"num_clusters": 2, "num_components": 2, "progress": False}
     with pytest.raises(
         ValueError, match="the mode in assignment is at a corner, .* no standard errors$"
     ):
-        sb.fit("mcp", X, LINKS, **given).covariance  # noqa: B018
+        sb.fit("mcp", X, LINKS, engine=at_one(known), **given).covariance  # noqa: B018
+    del known["assignment"], given["num_components"]
+    given |= {"engine": at_one(known), "posterior": "mean_field"}
     with pytest.raises(ValueError, match="^mean_field gives no second derivatives .* errors$"):
-        sb.fit("scp", X, LINKS, posterior="mean_field", **given).covariance  # noqa: B018
+        sb.fit("scp", X, LINKS, **given).covariance  # noqa: B018
 
 
 @pytest.fixture(scope="module")

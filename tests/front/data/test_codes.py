@@ -71,7 +71,7 @@ def test_codes_are_no_features(tmp_path):
         sidebayes.load_dataset(str(path))
     table = NamedTable.read(str(path), None, ())
     with pytest.raises(ValueError, match=said):
-        table.complete(table.frame)
+        table.numbers(table.frame)
 
 
 def test_covariates_of_landmarks_keep_codes_beside_blanks(tmp_path):
