@@ -34,8 +34,9 @@ _FALL = 0.5
 """Nats that a slope must promise over such a distance for the density to fall. A density that falls as slowly
 as a power of the distance does so by at least as many as its exponent."""
 
-_SHORT = 0.5
-"""Nats that Newton's step promises from which on a climb has stopped short of the mode."""
+_SHORT, _LITTLE = 0.5, 1e-4
+"""Nats that Newton's step promises from which on a climb has stopped short of the mode, and from which on it
+goes on: it is then farther away than a hundredth of a standard deviation."""
 
 _PARTS = np.array([1.0, 0.5, 0.1, 0.01])
 """Parts of Newton's step that a climb may take, the longest first."""
@@ -58,6 +59,7 @@ class Short(NamedTuple):
     move : ndarray, shape (num_coordinates,)
         Where it should go on from, as a difference; zero if the density does not rise that way.
     said : str
+        That it stopped short of the mode; empty if little is missing.
     """
 
     move: NDArray
@@ -107,20 +109,21 @@ class _Bend(NamedTuple):
     axes: NDArray
     size: NDArray
 
-    def short(self, sites: NDArray) -> tuple[NDArray, str]:
-        """Newton's step, and a sentence that says which gain it promises; empty if it is little."""
+    def newton(self, sites: NDArray) -> tuple[NDArray, float, str]:
+        """Newton's step, the gain that it promises, and a sentence on that; empty if it is little."""
         along, steep = self.axes.T @ (self.slope / self.size), np.abs(self.curvature) > _SHALLOW
         steps = np.where(steep, along / np.abs(np.where(steep, self.curvature, 1.0)), 0.0)
         gains = along * steps / 2
         most = self.axes[:, gains.argmax()] / self.size
-        said = _short(_named(sites, most), float(gains.sum())) if gains.sum() > _SHORT else ""
-        return self.axes @ steps / self.size, said
+        gain = float(gains.sum())
+        said = _short(_named(sites, most), gain) if gain > _SHORT else ""
+        return self.axes @ steps / self.size, gain, said
 
 
 def short_of_mode(
     sites: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]
 ) -> Short | None:
-    """Say by how much a climb stopped short of the mode, and from where it may go on; None if it arrived.
+    """Say whether a climb stopped short of the mode, and from where it may go on; None if it arrived.
 
     Parameters
     ----------
@@ -135,8 +138,8 @@ def short_of_mode(
     bend = _bent(spots, here, slopes)
     if bend is None:
         return None
-    step, said = bend.short(sites[spots])
-    if not said:
+    step, gain, said = bend.newton(sites[spots])
+    if gain <= _LITTLE:
         return None
     rises = _along(spots, here, slopes)(np.multiply.outer(_PARTS, step)) @ step
     taken = _PARTS[rises >= -_BEYOND * (bend.slope @ step)]
@@ -173,7 +176,7 @@ def without_peak(
     bend = _bent(spots, here, slopes)
     if bend is None:
         return ""
-    if said := bend.short(sites[spots])[1]:
+    if said := bend.newton(sites[spots])[2]:
         return said
     line = straight[spots]
     where = spots[line]

@@ -349,7 +349,8 @@ def _ended(
     if code == STALLED and bool(spent or is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     is_mode, remark = ends.remark(best, here)
-    arrived = sound & ~np.isin(np.arange(len(value)), [end for end in ends.short if end != best])
+    stopped = [end for end, short in ends.short.items() if short.said and end != best]
+    arrived = sound & ~np.isin(np.arange(len(value)), stopped)
     modes = distinct_ends(problem, value, arrived, sites, starts, free)
     if not is_mode:
         message = f"{title} found no mode in {steps[best]} steps"

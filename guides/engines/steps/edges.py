@@ -74,7 +74,7 @@ class Ends:
     slopes : callable
         See `judged`.
     short : dict of int to Short
-        Ends at which the density still rises, by curvature; see `looking_ahead`.
+        Ends from which Newton's step promises a higher density; see `looking_ahead`.
     """
 
     problem: Problem
@@ -162,7 +162,8 @@ class Ends:
                 f"it ended close to {self._named(row == LOST, values)}, from where the density rises; "
                 "pass init="
             )
-        doubt = self.short[end].said if end in self.short else self._without_peak(end)
+        said = self.short[end].said if end in self.short else ""
+        doubt = said or self._without_peak(end)
         if doubt:
             return False, doubt
         edge = (row == ON_EDGE) & ~self.where.circular

@@ -108,7 +108,7 @@ def test_a_climb_goes_on_as_far_as_the_density_rises():
     np.testing.assert_allclose(short.move, [1e6, 0.0], rtol=1e-4)
     fenced = short_of_mode(sites, np.zeros(2), lambda p: np.where(p > 2e5, -1.0, wide(p)))
     np.testing.assert_allclose(fenced.move, [1e5, 0.0], rtol=1e-4)
-    assert short_of_mode(sites, np.array([1e6 - 1e4, 0.0]), wide) is None
+    assert short_of_mode(sites, np.array([1e6 - 100.0, 0.0]), wide) is None
     assert short_of_mode(np.array(["", "b"]), np.zeros(2), wide) is None
 
 
