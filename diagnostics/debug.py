@@ -52,6 +52,8 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
+from sidebayes.common.magnitudes import counted
+
 __all__ = ["DebugReport", "Rung", "debug"]
 
 _NUM_POINTS = 3
@@ -174,9 +176,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     trace = traces[0]
     latent = {n: s for n, s in trace.items() if _is_latent(s)}
     shapes = ", ".join(f"{n} {jnp.shape(s['value'])}" for n, s in latent.items())
-    yield Rung(
-        "trace", "ok", f"{len(latent)} latent site{'s' * (len(latent) != 1)}: {shapes or 'none'}"
-    )
+    yield Rung("trace", "ok", f"{counted(len(latent), 'latent site')}: {shapes or 'none'}")
     yield _observed(trace)
     discrete = _discrete(latent)
     yield discrete

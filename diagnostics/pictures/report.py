@@ -85,8 +85,8 @@ def write_report(
     TypeError
         If `story` holds something else than sentences.
     ValueError
-        If there is no fit, names of fits collide, nothing can be written to `path`, or its name ends in
-        something else than .html or .htm.
+        If there is no fit, names of fits collide, nothing can be written to `path`, or its name ends
+        like those of another kind of file, such as .pdf.
     OSError
         If the disk is full or fails; an existing file is then unchanged.
     """

@@ -164,7 +164,7 @@ def select_components(
         _refuse_draws(engine, card)
     if not by_evidence and not grown:
         asked = _run_of(method, data, {**arguments, "num_clusters": tried[-1]}, engine)
-        if asked is not None:
+        if isinstance(asked, Run):
             _refuse_without_bic(asked)
     one = partial(run, *data, progress=False, **given, **arguments)
     tasks = (Task(f"{number} components", number) for number in tried)
@@ -213,7 +213,9 @@ def select_components(
     path = path.assign(chosen=path.index == chosen)
     argument = "num_clusters" if limit is None else None  # tried until one was beyond the limit
     fewer = {**arguments, "num_clusters": chosen - 1}
-    is_least = chosen == min(fits) and _needs_more(method, data, fewer, engine)
+    is_least = chosen == min(fits) and isinstance(
+        _run_of(method, data, fewer, engine), TooFewClustersError
+    )
     why = {number: str(error) for number, error in lost.items()}
     return ComponentChoice.of(fits[chosen], path, argument=argument, lost=why, is_least=is_least)
 
@@ -252,43 +254,24 @@ def _run_of(
     data: tuple,
     arguments: Mapping[str, Any],
     engine: str | Engine | None,
-) -> Run | None:
-    """What would be fitted; None where the fit itself is to refuse the data, or reads them from disk."""
-    with suppress(TypeError, ValueError):
-        return _read(method, data, arguments, engine)
-    return None
+) -> Run | TooFewClustersError | None:
+    """What would be fitted, or why links or known clusters rule it out, as far as this is easy to decide.
 
-
-def _needs_more(
-    method: str | Callable[..., None],
-    data: tuple,
-    arguments: Mapping[str, Any],
-    engine: str | Engine | None,
-) -> bool:
-    """Whether links or known clusters rule out a number of clusters, as far as this is easy to decide."""
-    with suppress(TypeError, ValueError):
-        try:
-            _read(method, data, arguments, engine)
-        except TooFewClustersError:
-            return True
-    return False
-
-
-def _read(
-    method: str | Callable[..., None],
-    data: tuple,
-    arguments: Mapping[str, Any],
-    engine: str | Engine | None,
-) -> Run | None:
-    """What would be fitted; None where the data are read from disk."""
+    None where the fit itself is to refuse the data, or reads them from disk.
+    """
     own = {n: v for n, v in arguments.items() if n not in _OF_FIT}
     if scan_among(data, own) is not None:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SideBayesWarning)
-        run = read_run(method, data, own, engine)
-        run.problem  # noqa: B018  whose data it checks
-        return run
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SideBayesWarning)
+            run = read_run(method, data, own, engine)
+            run.problem  # noqa: B018  whose data it checks
+    except TooFewClustersError as error:
+        return error
+    except (TypeError, ValueError):
+        return None
+    return run
 
 
 def _fitted(
