@@ -1,7 +1,8 @@
-"""What the curvature tells of the ends of climbs: short of the mode, or where the density has no peak at all.
+"""What slopes near the ends of climbs tell: short of the mode, at a corner, or where there is no peak at all.
 
 Gradients may be small far from a mode in units in which it is wide. Under flat priors they vanish along
-ridges, and where a rise levels off far out, as they do at a mode. From a peak the density falls on all sides.
+ridges, and where a rise levels off far out, as they do at a mode. At a corner, such as a Laplace prior has,
+they never vanish. From a peak the density falls on all sides.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .base import Problem
 from .problem.density import abstract_trace, latent_sites
 from .problem.honoured import is_improper
 
-__all__ = ["Short", "flat_sites", "own_sites", "short_of_mode", "without_peak"]
+__all__ = ["Short", "at_corner", "flat_sites", "own_sites", "short_of_mode", "without_peak"]
 
 _MOST = 100
 """Coordinates up to which curvature is looked at; each costs two gradients."""
@@ -43,6 +44,13 @@ _PARTS = np.array([1.0, 0.5, 0.1, 0.01])
 
 _BEYOND = 0.1
 """Share of the first slope by which the density may fall again at the end of such a part."""
+
+_CLOSER, _KEPT = 0.01, 0.5
+"""Part of a distance, and the part of the change of a slope over it that is left there at a corner; where the
+density is smooth, the two parts are equal."""
+
+_ROUNDING = 1e-9
+"""Change of a slope, in those of the largest, that may be rounding."""
 
 _SHARE = 0.01
 """Share of a direction, squared, from which on it lies in a site."""
@@ -118,6 +126,37 @@ class _Bend(NamedTuple):
         gain = float(gains.sum())
         said = _short(_named(sites, most), gain) if gain > _SHORT else ""
         return self.axes @ steps / self.size, gain, said
+
+
+def at_corner(
+    sites: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]
+) -> NDArray[np.bool_]:
+    """Find the coordinates in which the density falls both ways, and its slope in them alone jumps.
+
+    Parameters
+    ----------
+    sites, here, slopes
+        See `short_of_mode`.
+
+    Returns
+    -------
+    ndarray of bool, shape (num_coordinates,)
+    """
+    spots = np.flatnonzero(sites != "")
+    found = np.zeros(here.shape, bool)
+    if not 0 < len(spots) <= _MOST:
+        return found
+    moves = np.diag(_width(here[spots]))
+    along = _along(spots, here, slopes)
+    ahead, behind = along(moves), along(-moves)
+    near, close = along(_CLOSER * moves), along(-_CLOSER * moves)
+    jumps = np.abs(close - near) > np.maximum(
+        _KEPT * np.abs(behind - ahead), _ROUNDING * np.abs(near).max()
+    )
+    falls = np.diagonal((np.maximum(ahead, near) < 0) & (np.minimum(behind, close) > 0))
+    # a jump in other slopes too is an edge aslant, along which the density may rise
+    found[spots] = falls & (jumps == np.eye(len(spots), dtype=bool)).all(axis=1)
+    return found
 
 
 def short_of_mode(
@@ -213,7 +252,7 @@ def _bent(spots: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]) -
     """Curvature in some coordinates by finite differences; None if they are too many, or it is not finite."""
     if not 0 < len(spots) <= _MOST:
         return None
-    width = np.cbrt(np.finfo(here.dtype).eps) * (1 + np.abs(here[spots]))
+    width = _width(here[spots])
     still = np.zeros((1, len(spots)))
     moves = np.concatenate([np.diag(width), -np.diag(width), still])
     found = _along(spots, here, slopes)(moves)
@@ -223,6 +262,12 @@ def _bent(spots: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]) -
     hessian = (behind - ahead) / (2 * width)[:, None]
     hessian = (hessian + hessian.T) / 2
     return _Bend(slope, hessian, *_curvature(hessian))
+
+
+def _width(values: NDArray) -> NDArray:
+    """Distances over which slopes are compared."""
+    width: NDArray = np.cbrt(np.finfo(values.dtype).eps) * (1 + np.abs(values))
+    return width
 
 
 def _curvature(bend: NDArray) -> tuple[NDArray, NDArray, NDArray]:

@@ -162,7 +162,7 @@ def finished(program: Callable, *args: Any) -> Any:
     ----------
     program : callable
     *args
-        Arguments as `on_devices` returns them, in a thread of the same precision.
+        Arrays; `Spread` tables as `on_devices` returns them.
 
     Returns
     -------

@@ -231,10 +231,9 @@ def ascend(
         def judge(state: _Climb, _: Any) -> Ends:
             search = state.search
             points, value = np.asarray(search.point), -np.asarray(search.value)
-            steep = np.abs(np.asarray(search.gradient)).max(axis=1, initial=0.0)
-            at_rest = (np.asarray(state.code) != CUT) & (steep <= _GENTLE * (1 + np.abs(value)))
+            gentle = np.abs(np.asarray(search.gradient)) <= _GENTLE * (1 + np.abs(value))[:, None]
             ends = judged(problem, where, points, value, lambda _, rows: gradient(rows))
-            return ends.looking_ahead(at_rest)
+            return ends.looking_ahead(gentle, np.asarray(state.code) == CUT)
 
         def send(_: _Climb, ends: Ends) -> _Climb:
             return first_ones._replace(search=first_ones.search._replace(point=ends.sent_in))
@@ -348,6 +347,8 @@ def _ended(
     spent = end.promised <= _SPENT and relative_slope(end) <= _GENTLE
     if code == STALLED and bool(spent or is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
+    if code != SETTLED and best in ends.corners:
+        code, size = SETTLED, f"at a corner of the density in {ends.corners[best]}"
     is_mode, remark = ends.remark(best, here)
     stopped = [end for end, short in ends.short.items() if short.said and end != best]
     arrived = sound & ~np.isin(np.arange(len(value)), stopped)

@@ -102,10 +102,11 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
     list
         What the program returned, after its computation has ended.
     """
-    # in this thread, once: other threads have another precision
-    given, common = on_devices((list(members), shared))
+    spread = is_spread(shared)
+    # small arrays of the host are passed faster by a call than by putting them on the device before
+    given, common = on_devices((members, shared)) if spread else (members, on_devices(shared))
     works = [partial(finished, program.executable, member, *common) for member in given]
-    at_once = 1 if is_spread(shared) else min(len(given), num_processors(), _room(program))
+    at_once = 1 if spread else min(len(works), num_processors(), _room(program))
     if at_once > 1:
         with suppress(NoThreadsError), one_thread_each():
             return in_threads(works, at_once)

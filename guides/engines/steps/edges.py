@@ -23,7 +23,7 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.side_by_side import one_member, run_each
 from ..problem.density import abstract_trace
-from ..ridges import Short, flat_sites, own_sites, short_of_mode, without_peak
+from ..ridges import Short, at_corner, flat_sites, own_sites, short_of_mode, without_peak
 
 __all__ = ["Ends", "Points", "climbed_inside", "judged"]
 
@@ -75,6 +75,8 @@ class Ends:
         See `judged`.
     short : dict of int to Short
         Ends from which Newton's step promises a higher density; see `looking_ahead`.
+    corners : dict of int to str
+        Ends that arrived at a corner of the density, and the sites along which it has it.
     """
 
     problem: Problem
@@ -84,6 +86,7 @@ class Ends:
     values: NDArray
     slopes: Callable[[NDArray, NDArray], NDArray]
     short: dict[int, Short] = field(default_factory=dict)
+    corners: dict[int, str] = field(default_factory=dict)
 
     @property
     def lost(self) -> NDArray[np.bool_]:
@@ -96,27 +99,37 @@ class Ends:
         moved = np.where(self.kinds == LOST, self.points / 2, self.points)
         return np.where(self._around, -self.points / 2, moved) + self._ahead
 
-    def looking_ahead(self, at_rest: NDArray[np.bool_]) -> Ends:
+    def looking_ahead(self, gentle: NDArray[np.bool_], cut: NDArray[np.bool_]) -> Ends:
         """Have climbs in sites outside blocks go on where Newton's step promises a higher density.
 
-        Ends as high as one that has arrived are not looked at.
+        Climbs with large slopes, and those that were cut short, are looked at where they ended at a corner
+        of the density, in the other coordinates. Ends as high as one that has arrived are not looked at.
 
         Parameters
         ----------
-        at_rest : ndarray of bool, shape (num_ends,)
-            Climbs that stopped because slopes are small.
+        gentle : ndarray of bool, shape (num_ends, num_coordinates)
+            Coordinates in which the slope is small.
+        cut : ndarray of bool, shape (num_ends,)
+            Climbs that stopped at their largest number of steps.
         """
+        at_rest = gentle.all(axis=1) & ~cut
         sites, short = own_sites(self.problem), {}
-        arrived: list[float] = []
-        for end in np.flatnonzero(at_rest & np.isfinite(self.values) & ~self.lost).tolist():
-            if np.isclose(arrived, self.values[end], rtol=0, atol=_ALIKE).any():
+        arrived: dict[int, str] = {}
+        for end in np.flatnonzero(np.isfinite(self.values) & ~self.lost).tolist():
+            alike = np.isclose(self.values[list(arrived)], self.values[end], rtol=0, atol=_ALIKE)
+            if alike.any():
+                arrived[end] = list(arrived.values())[alike.argmax()]
                 continue
-            found = short_of_mode(self._near(end, sites), self.points[end], self._slopes_at(end))
+            near, asked = self._near(end, sites), (self.points[end], self._slopes_at(end))
+            corners = np.zeros(near.shape, bool) if at_rest[end] else at_corner(near, *asked)
+            if not (at_rest[end] or (corners.any() and (gentle[end] | (near != "")).all())):
+                continue
+            found = short_of_mode(np.where(corners, "", near), *asked)
             if found is None:
-                arrived.append(self.values[end])
+                arrived[end] = ", ".join(dict.fromkeys(near[corners].tolist()))
             else:
                 short[end] = found
-        return replace(self, short=short)
+        return replace(self, short=short, corners={end: s for end, s in arrived.items() if s})
 
     def pick(self, fresh: Any, state: Any) -> Any:
         """The states of climbs, fresh ones for those that are lost; arrays have an axis of ends in front."""

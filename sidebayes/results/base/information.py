@@ -47,6 +47,9 @@ _FLAT = 1e-10
 _UPWARDS = 1e-6
 """Curvature, relative to the largest, beyond which a restricted posterior curves upwards, and is no peak."""
 
+_AWAY = 0.5
+"""Nats that Newton's step promises from which on a point is no mode."""
+
 _MOST_COORDINATES = 500
 """Parameters whose curvature is computed at once."""
 
@@ -110,7 +113,7 @@ def _by_information(
         )
     latent = {name: np.asarray(params[name]) for name in shapes}
     program, _ = compiled("information", problem, None, _curvature, latent, problem.args, once=True)
-    hessian = np.asarray(program(latent, problem.args))
+    gradients, hessian = map(np.asarray, program(latent, problem.args))
     scale = np.sqrt(np.abs(np.diag(hessian)))
     scale[scale == 0] = 1.0
     # with a unit diagonal, so that units of the coordinates do not matter
@@ -120,6 +123,12 @@ def _by_information(
         raise ValueError(
             "the log joint is no peak where the fit ended (least relative curvature "
             f"{curvature[0]:.2g}): there are no standard errors. {_remedy(run)}"
+        )
+    gain = float(((axes.T @ (gradients[0] / scale)) ** 2 / curvature).sum() / 2)
+    if gain > _AWAY:
+        raise ValueError(
+            f"the log joint has a slope where the fit ended, and rises by some {gain:.2g} nats along it, or "
+            f"has a corner there, as under a Laplace prior: there are no standard errors. {_remedy(run)}"
         )
     inputs = latent, problem.args, (axes / np.sqrt(curvature) / scale[:, None]).T
     build = partial(_along, names)
@@ -195,22 +204,22 @@ def _of_parameters(
 
 
 def _curvature(problem: Problem) -> Callable:
-    """Negative Hessian of the log joint in unconstrained coordinates."""
+    """Gradient, repeated, and Hessian of the negative log joint in unconstrained coordinates."""
 
-    def curvature(params: dict, args: tuple) -> Array:
+    def curvature(params: dict, args: tuple) -> tuple[Array, Array]:
         flat, unravel = ravel_pytree(unconstrained_start(problem, params, args))
 
         def loss(point: Array) -> Array:
             return -sum_log_prob(place(problem, unravel(point), args)[0])
 
-        def bend(direction: Array) -> Array:
-            change: Array = jax.jvp(jax.grad(loss), (flat,), (direction,))[1]
-            return change
+        def bend(direction: Array) -> tuple[Array, Array]:
+            gradient, change = jax.jvp(jax.grad(loss), (flat,), (direction,))
+            return gradient, change
 
         # one direction after another: a program for all at once takes twice as long to compile, and one
         # that keeps the derivatives of the first order takes a quarter longer, and more memory
-        hessian: Array = lax.map(bend, jnp.eye(len(flat)))
-        return hessian
+        gradients, hessian = lax.map(bend, jnp.eye(len(flat)))
+        return gradients, hessian
 
     return curvature
 

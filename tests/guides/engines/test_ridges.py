@@ -10,7 +10,8 @@ from scipy.special import expit
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.optimisers.optimise import MAP
-from sidebayes.guides.engines.ridges import flat_sites, short_of_mode, without_peak
+from sidebayes.guides.engines.ridges import at_corner, flat_sites, short_of_mode, without_peak
+from sklearn.linear_model import Lasso
 
 YEARS = np.vander(np.arange(2000.0, 2021.0), 3) / [1e6, 1e3, 1.0]
 """Columns that are all but dependent: their least relative curvature is 4e-10."""
@@ -110,6 +111,45 @@ def test_a_climb_goes_on_as_far_as_the_density_rises():
     np.testing.assert_allclose(fenced.move, [1e5, 0.0], rtol=1e-4)
     assert short_of_mode(sites, np.array([1e6 - 100.0, 0.0]), wide) is None
     assert short_of_mode(np.array(["", "b"]), np.zeros(2), wide) is None
+
+
+@pytest.mark.parametrize(
+    ("slopes", "corners"),
+    [
+        (lambda p: -np.sign(p) - 1e-3 * p, [True, True]),
+        (
+            lambda p: np.stack([0.5 - np.sign(p[:, 0]), 1.0 - p[:, 1] + 0.3 * p[:, 0]], axis=1),
+            [True, False],
+        ),
+        (lambda p: 2.0 - np.sign(p), [False, False]),  # the slope does not change its sign
+        (lambda p: np.sign(p), [False, False]),  # a trough
+        (lambda p: -p / [1e-12, 1.0], [False, False]),  # narrow, and smooth
+        # an edge along which the density rises
+        (lambda p: [1.0, -1.0] - 9.0 * np.sign(p.sum(axis=1, keepdims=True)), [False, False]),
+    ],
+    ids=["both", "one", "passed", "trough", "narrow", "edge"],
+)
+def test_corners_are_found(slopes, corners):
+    assert at_corner(np.array(["a", "b"]), np.zeros(2), slopes).tolist() == corners
+
+
+def sparse(x, y):
+    slopes = numpyro.sample("slopes", dist.Laplace(0.0, 0.05).expand([2]).to_event(1))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(x @ slopes, 1.0), obs=y)
+
+
+def test_the_mode_at_a_corner_is_that_of_the_lasso():
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    y = x @ [2.0, 0.0] + np.sin(np.arange(30.0))
+    with jax.enable_x64(True):
+        problem = Problem(sparse, (jnp.asarray(x), jnp.asarray(y)))
+        result = MAP(num_restarts=1).run(problem, progress=False)
+    assert result.status.converged
+    assert "at a corner of the density in slopes" in result.status.message
+    lasso = Lasso(alpha=20.0 / len(y), fit_intercept=False, tol=1e-12).fit(x, y).coef_
+    np.testing.assert_allclose(np.squeeze(result.draws["slopes"]), lasso, atol=1e-6)
+    assert lasso[1] == 0
 
 
 def large_outcomes(y):

@@ -73,7 +73,7 @@ def test_a_fit_beyond_the_memory_is_refused(have, what, monkeypatch):
     with pytest.raises(
         FitError, match=rf"{what} needs .* GB of memory, .*has .*e-0\d GB"
     ) as refused:
-        fit()
+        fit(covariance="full")
     assert "'covariance' of shape (2, 3, 3)" in str(refused.value)
     assert "covariance='diagonal'" in str(refused.value)
 
