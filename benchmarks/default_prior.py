@@ -1,13 +1,15 @@
 """Adjusted Rand index of Gaussian mixtures by the prior of their components, beside scikit-learn's.
 
-Run: python -m benchmarks.default_prior [--seeds 4] [--sets ecoli,heart_statlog,...] [--new-rows]
+Run: python -m benchmarks.default_prior [--seeds 4] [--sets ecoli,heart_statlog,...] [--new-rows | --apart]
 `--sets` are CSV files of the folder SIDEBAYES_DATA, in place of the sets of the library. Features are
 standardised. "few rows" are three Gaussians of unit covariance, 40 rows each in six features, whose centres
 lie 3.5 standard deviations from the origin along different axes, or at it. scikit-learn has ten starts. The
 columns of `rank` are EM by "likelihood", the default, and by "joint" density; "points" is how many there are
 for each number of a full covariance and its mean, and "said" whether the verdict says that they are few.
 `--new-rows` prints the mean log density of the two thirds of the rows that were not fitted, by form of
-the covariances. "noise" are 75 rows of 49 standard normal features, as one cluster.
+the covariances. "noise" are 75 rows of 49 standard normal features, as one cluster. `--apart` prints by what
+factor deviations are too large where three Gaussians of 40 rows in the plane are some standard deviations
+apart: by prior, and whether the verdict says so.
 """
 
 import argparse
@@ -92,14 +94,39 @@ def indices(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, float]:
     return found
 
 
+def widths(seeds: int) -> pd.DataFrame:
+    """Estimated by true deviations of clusters, by their distance in true deviations."""
+    rows = []
+    for seed in range(seeds):
+        for distance in (5, 10, 20, 40, 100):
+            centres = distance * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+            x = np.random.default_rng(seed).normal(size=(120, 2)) + np.repeat(centres, 40, axis=0)
+            row: dict[str, float] = {"distance": distance}
+            asked = {"default": "empirical", "flat": "flat"} | {
+                "by_evidence": sb.GaussianPrior.by_evidence(x, 3)
+            }
+            for name, prior in asked.items():
+                fit = sb.fit("gmm", x, num_clusters=3, prior=prior, seed=seed, progress=False)
+                variance = np.linalg.det(fit.params["covariance"]) ** 0.5
+                row[name] = float(np.sqrt(variance).mean())
+                if name == "default":
+                    row["said"] = "twice as wide" in fit.verdict[1]
+            rows.append(row)
+    return pd.DataFrame(rows).groupby("distance").mean().round(2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--sets", default="", help="CSV files, comma-separated")
     parser.add_argument("--new-rows", action="store_true", help="log density of rows left out")
+    parser.add_argument("--apart", action="store_true", help="widths of clusters far apart")
     given = parser.parse_args()
     seeds, sets = given.seeds, [name for name in given.sets.split(",") if name]
     warnings.simplefilter("ignore", sb.SideBayesWarning)
+    if given.apart:
+        print(widths(seeds).to_string())
+        return
     noise = [("noise", np.random.default_rng(0).normal(size=(75, 49)), np.zeros(75))]
     measure, more = (new_rows, noise) if given.new_rows else (indices, [])
     rows = [

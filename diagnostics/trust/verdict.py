@@ -240,7 +240,7 @@ def _empty(fit: Fitted) -> list[str]:
         *_named(
             none,
             "holds",
-            "no point: fewer clusters describe the data as well, or another start fills more",
+            "no point: see whether another start or prior fills more, or take fewer clusters",
         ),
         *_named(
             ~none & (labelled == 0),

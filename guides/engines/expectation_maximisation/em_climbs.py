@@ -10,6 +10,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from sidebayes.common.magnitudes import counted
+
 from ..base import EngineResult, Problem, Status
 from ..modes import mode_stats, preferred_by_prior
 from ..plumbing.side_by_side import one_member
@@ -136,7 +138,8 @@ def result(
     if remark:
         message += f"; {remark}"
     if lost.any():
-        message += f"; {lost.sum()} starts that collapsed were set aside"
+        were = "was" if lost.sum() == 1 else "were"
+        message += f"; {counted(lost.sum(), 'start')} that collapsed {were} set aside"
     if doubtful.any() and trusted.any():
         message += f"; {doubtful.sum()} starts that ended at a doubtful mode were set aside"
     return EngineResult(

@@ -1,11 +1,15 @@
-"""Remarks on too few points: relative to the number of parameters, and in clusters of one point."""
+"""Remarks on clusters that points do not determine: many parameters, single points, a prior that holds."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MANY", "few_points", "lone_clusters"]
+from sidebayes.common.arrays import is_traced
+
+from .gaussian_prior import GaussianPrior
+
+__all__ = ["MANY", "few_points", "held_by_prior", "lone_clusters"]
 
 MANY = 10
 """Average number of points per cluster from which on the verdict itself reports one-point clusters."""
@@ -18,6 +22,12 @@ _PER_FEATURE = 3
 
 _PER_CLUSTER = 3
 """Points per cluster, on average, below which they are few for its mean and spread."""
+
+_HELD = 0.75
+"""Share of a variance that comes from the prior from which on the prior holds it: deviations are doubled."""
+
+_ENOUGH = 3
+"""Points for every number of a row of a covariance and its mean from which on they should determine it."""
 
 
 def few_points(num_points: int, num_cells: int, num_features: int, form: str) -> str | None:
@@ -61,6 +71,63 @@ def lone_clusters(sizes: NDArray) -> str | None:
         f"{what} a single point{' each' if lone.size > 1 else ''}, so that how far it spreads is "
         "taken from other clusters or the prior, and it may be an outlier. See the point, or "
         "take fewer clusters"
+    )
+
+
+def held_by_gaussian_prior(
+    spread: NDArray, sizes: NDArray, prior: GaussianPrior, form: str
+) -> str | None:
+    """Say which clusters owe covariances or variances of a form to `GaussianPrior.empirical`."""
+    if is_traced(prior.scale):
+        return None
+    scale, df, weights = np.asarray(prior.scale, float), float(prior.df), sizes
+    if form == "tied":
+        spread, weights = spread[None], sizes.sum(keepdims=True)
+    elif form != "full":
+        scale, df = np.diagonal(scale), float(prior.variance_df)
+    if form == "spherical":
+        spread, scale, weights = spread[:, None], scale.mean(keepdims=True), len(scale) * sizes
+    remedy = "Take prior=GaussianPrior.by_evidence(x, num_clusters), or prior='flat' where a mode is enough"
+    return held_by_prior(spread, scale, weights, df + weights, remedy)
+
+
+def held_by_prior(
+    spread: NDArray, scale: NDArray, sizes: NDArray, weights: NDArray, remedy: str
+) -> str | None:
+    """Say which clusters owe their spread to a prior that was read off all points.
+
+    Parameters
+    ----------
+    spread : ndarray, shape (num_clusters, num_features, num_features) or (num_clusters, num_features)
+        Covariances, or variances; one for all clusters if they share it.
+    scale : ndarray, shape (num_features, num_features) or (num_features,)
+        Sum of squares that the prior adds.
+    sizes : ndarray, shape (num_clusters,)
+        Expected numbers of points.
+    weights : ndarray, shape (num_clusters,)
+        What sums of squares are divided by.
+    remedy : str
+        Which prior to take in place of it.
+    """
+    whole = spread.ndim == 3
+    if whole:
+        root = np.linalg.cholesky(scale)
+        # the eigenvalues of the inverses, which are those of the prior's share
+        shares = np.linalg.eigvalsh(np.linalg.solve(spread, root).swapaxes(-1, -2) @ root)
+    else:
+        shares = scale / spread
+    most = shares.max(axis=-1) / weights
+    numbers = spread.shape[-1] + 1 if whole else 2
+    held = np.flatnonzero((most > _HELD) & (sizes >= _ENOUGH * numbers))
+    if not held.size:
+        return None
+    names = ", ".join(map(str, held))
+    who = f"Clusters {names} are" if held.size > 1 else f"Cluster {names} is"
+    if len(spread) == 1:
+        who = "All clusters are"
+    return (
+        f"{who} at least twice as wide in some direction as the points there, because the default prior "
+        f"takes its width from the spread of all points. {remedy}"
     )
 
 

@@ -33,7 +33,7 @@ from ..mixtures.data_units import (
 )
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
-from .few_points import few_points, lone_clusters
+from .few_points import few_points, held_by_gaussian_prior, lone_clusters
 from .gaussian_prior import GaussianPrior
 from .gaussians.gaussian import Gaussian, IndependentNormals
 from .gaussians.gaussian_stats import Moments, gaussian_pass, weighted_moments
@@ -380,7 +380,7 @@ class GaussianComponents(Block):
         return worst, "its covariance is singular"
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say that there are few points for the covariances, unless the user has given their prior."""
+        """Say that there are few points for the spreads, or that a prior that was not given holds them."""
         if self.num_points is None or (self.prior is not None and not self.from_data):
             return None
         found = few_points(self.num_points, self.num_cells, self.num_features, self.covariance)
@@ -389,8 +389,14 @@ class GaussianComponents(Block):
         if found is not None and (single or apart):
             return found
         weights = np.asarray(values.get("mixing_weights", ()))
-        fits = single and weights.shape[2:] == self.shape
-        return lone_clusters(weights[0, 0] * self.num_points) if fits else None
+        if weights.shape[2:] != self.shape:
+            return None
+        sizes = weights.mean(axis=(0, 1)) * self.num_points
+        held = None
+        if isinstance(self.prior, GaussianPrior):
+            spread = np.asarray(values["spread"]).mean(axis=(0, 1))
+            held = held_by_gaussian_prior(spread, sizes, self.prior, self.covariance)
+        return held or (lone_clusters(sizes) if single else None)
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
         """Say that spheres depend on the features' units, or which features are functions of others.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
-from sidebayes.common.arrays import point_table
+from sidebayes.common.arrays import is_traced, point_table
 from sidebayes.common.fields import Range, check_integer, check_number
 
+from ..components.few_points import held_by_prior
 from ..numbers import pytree_of_numbers
 
-__all__ = ["DirectionalPrior", "improper_prior", "resolve_directional_prior"]
+__all__ = [
+    "DirectionalPrior",
+    "held_by_directional_prior",
+    "improper_prior",
+    "resolve_directional_prior",
+]
 
 
 @pytree_of_numbers
@@ -122,6 +130,34 @@ def resolve_directional_prior(
             f"prior={prior!r} cannot be simulated from: without x, pass prior=DirectionalPrior(df, scale)"
         )
     return None if prior == "flat" else DirectionalPrior.empirical(x, num_clusters)
+
+
+def held_by_directional_prior(
+    block: Any, spread: NDArray, values: Mapping[str, Any], per_point: int
+) -> str | None:
+    """Say which clusters owe their spread to `DirectionalPrior.empirical`; see `held_by_prior`.
+
+    Parameters
+    ----------
+    block : Block
+        With the attributes ``prior``, ``from_data``, ``data`` and ``dimension``.
+    spread : ndarray, shape (num_chains, num_draws, num_clusters, ...)
+        Covariances of tangent vectors, or variances with an axis of length 1.
+    values : mapping of str to array_like
+        See `Block.remark`.
+    per_point : int
+        Number of squares of a point that the least variance is read off.
+    """
+    weights, prior = np.asarray(values.get("mixing_weights", ())), block.prior
+    known = block.from_data and prior is not None and not is_traced(prior.scale)
+    if not known or weights.shape != spread.shape[:3]:
+        return None
+    sizes = weights.mean(axis=(0, 1)) * len(block.data)
+    counts = per_point * sizes + prior.df - (block.dimension - 1 if per_point > 1 else 0)
+    size = spread.shape[-1]
+    scale = float(prior.scale) ** 2 * (np.eye(size) if spread.ndim == 5 else np.ones(size))
+    remedy = "Take prior='flat' where a mode is enough, or a DirectionalPrior as wide as a cluster"
+    return held_by_prior(spread.mean(axis=(0, 1)), scale, sizes, counts, remedy)
 
 
 def improper_prior(prior: DirectionalPrior | None) -> str | None:

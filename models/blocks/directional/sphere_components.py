@@ -52,7 +52,7 @@ def sphere_components(
     if not isinstance(family, str) or family not in FAMILIES:
         raise ValueError(f"family = {family!r:.60}; expected one of {FAMILIES}")
     size = _dimension(x, dimension)
-    resolved = resolve_directional_prior(prior, x, num_clusters)
+    resolved, from_data = resolve_directional_prior(prior, x, num_clusters), isinstance(prior, str)
     if (
         resolved is not None
         and not is_traced(resolved.df)
@@ -67,12 +67,14 @@ def sphere_components(
                 f"covariance = {covariance!r:.60}: von Mises-Fisher components spread alike in all "
                 "directions; leave it out, or use family='wrapped_normal'"
             )
-        return VonMisesFisherComponents(num_clusters, size, resolved, x).sample()
+        block = VonMisesFisherComponents(num_clusters, size, resolved, x, from_data=from_data)
+        return block.sample()
     form = "full" if covariance is None else covariance
     if not isinstance(form, str) or form not in SPREADS:
         raise ValueError(f"covariance = {covariance!r:.60}; expected one of {SPREADS}")
     rank = check_integer("rank", rank)
-    return WrappedComponents(num_clusters, size, form, rank, resolved, x).sample()
+    shape = num_clusters, size, form, rank
+    return WrappedComponents(*shape, resolved, x, from_data=from_data).sample()
 
 
 def _dimension(x: ArrayLike | None, dimension: int | None) -> int:

@@ -30,6 +30,8 @@ class Spread(Protocol):
     """Covariances of tangent vectors as sites of a block, one per component."""
 
     roles: ClassVar[tuple[str, ...]]
+    per_point: int
+    """Number of squares of a point that the least variance is read off."""
 
     def sample(self, block: Block) -> dict[str, Array]:
         """Sample the sites inside the plate of the components; return values by role."""
@@ -64,6 +66,7 @@ class FullSpread:
     """Unrestricted covariances, under an inverse Wishart prior."""
 
     roles: ClassVar[tuple[str, ...]] = ("tangent_covariance",)
+    per_point = 1
 
     def __init__(self, dimension: int, prior: DirectionalPrior | None) -> None:
         self.dimension, self.prior = dimension, prior
@@ -109,6 +112,7 @@ class SphericalSpread:
 
     def __init__(self, dimension: int, prior: DirectionalPrior | None) -> None:
         self.dimension, self.prior = dimension, prior
+        self.per_point = dimension
 
     def sample(self, block: Block) -> dict[str, Array]:
         """Sample variances."""
@@ -153,6 +157,7 @@ class LowRankSpread:
                 "covariance='full'"
             )
         self.dimension, self.rank, self.prior = dimension, rank, prior
+        self.per_point = dimension - rank
         rows, columns = np.tril_indices(dimension, 0, rank)
         self.entries = rows, columns
 

@@ -16,7 +16,7 @@ from numpyro.distributions.transforms import AffineTransform, ComposeTransform, 
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
-from .directional_prior import DirectionalPrior, improper_prior
+from .directional_prior import DirectionalPrior, held_by_directional_prior, improper_prior
 from .frames import sample_directions, unit_rows
 from .sphere_starts import check_unit_vectors, sphere_cells, warn_of_axes
 from .von_mises_fisher import VonMisesFisher, mean_deficit, mean_deficit_slope
@@ -72,8 +72,11 @@ class VonMisesFisherComponents(Block):
         dimension: int,
         prior: DirectionalPrior | None,
         data: ArrayLike | None = None,
+        *,
+        from_data: bool = False,
     ) -> None:
         self.num_clusters, self.dimension, self.prior = num_clusters, dimension, prior
+        self.data, self.from_data = data, from_data
         self.unit: Any = 1.0
         if data is not None:
             self.unit = DirectionalPrior.empirical(data, num_clusters).scale
@@ -147,6 +150,11 @@ class VonMisesFisherComponents(Block):
         if concentration[worst] < min(_POINT * least, _MOST / 2):
             return None
         return worst, "its points coincide, and its concentration has no bound"
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say that a prior that was not given holds the spread of clusters."""
+        variance = 1 / np.asarray(values["concentration"])[..., None]
+        return held_by_directional_prior(self, variance, values, self.dimension)
 
     def check(self, name: str, value: Any) -> None:
         """Refuse rows that are not directions."""

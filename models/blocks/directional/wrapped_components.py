@@ -20,7 +20,7 @@ from ..block import Block, Observation, WholeData
 from ..collapsed import Collapsed
 from ..manifolds import sphere
 from ..mixtures.data_units import fitted_statistic
-from .directional_prior import DirectionalPrior, improper_prior
+from .directional_prior import DirectionalPrior, held_by_directional_prior, improper_prior
 from .frames import central_pole, sample_directions, transported_basis, unit_rows
 from .sphere_starts import check_unit_vectors, sphere_cells, warn_of_axes
 from .spreads import FullSpread, LowRankSpread, SphericalSpread, Spread
@@ -99,9 +99,11 @@ class WrappedComponents(Block, WholeData):
         rank: int,
         prior: DirectionalPrior | None,
         data: ArrayLike | None = None,
+        *,
+        from_data: bool = False,
     ) -> None:
         self.num_clusters, self.dimension, self.prior = num_clusters, dimension, prior
-        self.data = data
+        self.data, self.from_data = data, from_data
         self.spread: Spread
         if covariance == "low_rank":
             self.spread = LowRankSpread(dimension, rank, prior)
@@ -245,11 +247,13 @@ class WrappedComponents(Block, WholeData):
         return np.asarray(missing_mass(widest, self.dimension))
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say that a component reaches around the sphere."""
+        """Say which component reaches around the sphere, or is held by a prior that was not given."""
         lacking = self._lacking(values).mean(axis=(0, 1))
         worst = int(np.argmax(lacking))
         if lacking[worst] < _LACKING:
-            return None
+            given = {role: jnp.asarray(values[role]) for role in self.spread.roles}
+            spread = np.asarray(self.spread.covariance(given))
+            return held_by_directional_prior(self, spread, values, self.spread.per_point)
         return (
             f"Cluster {worst} reaches around the sphere: up to {lacking[worst]:.1%} of its mass is left out "
             "of its density; family='von_mises_fisher' has the whole"

@@ -2,7 +2,17 @@
 
 import numpy as np
 import pytest
-from sidebayes.models.blocks.components.few_points import few_points, lone_clusters
+from sidebayes.models.blocks.components.few_points import (
+    few_points,
+    held_by_gaussian_prior,
+    lone_clusters,
+)
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
+from sidebayes.models.blocks.directional.von_mises_fisher_components import (
+    VonMisesFisherComponents,
+)
+from sidebayes.models.blocks.directional.wrapped_components import WrappedComponents
 
 import sidebayes as sb
 
@@ -37,6 +47,63 @@ def test_clusters_of_one_point_are_named():
     assert lone_clusters(np.array([7.0, 2.0, 0.0])) is None
     assert lone_clusters(np.array([1.0])) is None
     assert lone_clusters(np.array([28.0, 1.0, 1.0])) is None  # the verdict names their points
+
+
+WIDE = GaussianPrior(np.zeros(2), 0.01, 4.0, np.array([[9.0, 3.0], [3.0, 4.0]]))
+"""Prior of two features whose deviations are 3 and 2."""
+
+
+@pytest.mark.parametrize("form", ["full", "tied", "diagonal", "spherical"])
+@pytest.mark.parametrize(("own", "held"), [(0.3, True), (0.4, False)])
+def test_spreads_that_the_prior_doubles_are_named(form, own, held):
+    """The squares about a mean are a share of those that the prior adds, in one direction alone."""
+    sizes = np.array([12.0, 200.0])
+    root = np.linalg.cholesky(WIDE.scale)
+    scatter = root @ np.diag([own, 9.0]) @ root.T
+    if form == "full":
+        spread = np.stack([(WIDE.scale + scatter) / 16.0, WIDE.scale])
+    elif form == "tied":
+        spread = (WIDE.scale + scatter) / 216.0
+    elif form == "diagonal":
+        spread = np.stack([[9.0 * (1 + own) / 15.0, 1.0], [1.0, 1.0]])
+    else:
+        spread = np.array([6.5 * (1 + own) / 27.0, 1.0])
+    said = held_by_gaussian_prior(spread, sizes, WIDE, form)
+    assert (said is not None) == held
+    if held:
+        assert said.startswith("All clusters are" if form == "tied" else "Cluster 0 is")
+        assert "GaussianPrior.by_evidence" in said
+
+
+def test_clusters_of_few_points_may_be_as_wide_as_the_prior():
+    spread = np.stack([np.asarray(WIDE.scale)] * 2) / [[[12.0]], [[204.0]]]
+    said = held_by_gaussian_prior(spread, np.array([8.0, 200.0]), WIDE, "full")
+    assert said.startswith("Cluster 1 is at least twice as wide")
+
+
+@pytest.mark.parametrize("from_data", [True, False])
+@pytest.mark.parametrize("family", ["wrapped", "von Mises-Fisher"])
+def test_clusters_on_a_sphere_say_so_too(family, from_data):
+    points, prior = np.tile(np.eye(3), (14, 1))[:40], DirectionalPrior(4.0, 1.0)
+    values = {"mixing_weights": np.full((1, 1, 2), 0.5)}
+    if family == "wrapped":
+        block = WrappedComponents(2, 2, "full", 1, prior, points, from_data=from_data)
+        narrow = np.stack([np.eye(2) / 24.0, np.eye(2) / 8.0])
+        values["tangent_covariance"] = narrow[None, None]
+    else:
+        block = VonMisesFisherComponents(2, 2, prior, points, from_data=from_data)
+        values["concentration"] = np.array([[[43.0, 1.0]]])
+    said = block.remark(values)
+    assert (said is not None) == from_data
+    if from_data:
+        assert said.startswith("Cluster 0 is at least twice as wide")
+
+
+def test_the_fit_of_clusters_far_apart_for_their_size_is_a_caution():
+    x = np.repeat([[0.0, 0.0], [1.0, 0.0]], [20, 21], axis=0) + 0.01 * RNG.normal(size=(41, 2))
+    fit = fitted(x)
+    assert fit.verdict[0] == "caution"
+    assert "All clusters are at least twice as wide" in fit.verdict[1]
 
 
 def fitted(x):
