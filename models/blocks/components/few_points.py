@@ -9,7 +9,7 @@ from sidebayes.common.arrays import is_traced
 
 from .gaussian_prior import GaussianPrior
 
-__all__ = ["MANY", "few_points", "held_by_prior", "lone_clusters"]
+__all__ = ["MANY", "few_points", "held_by_gaussian_prior", "held_by_prior", "lone_clusters"]
 
 MANY = 10
 """Average number of points per cluster from which on the verdict itself reports one-point clusters."""
@@ -103,17 +103,17 @@ def held_by_prior(
     scale : ndarray, shape (num_features, num_features) or (num_features,)
         Sum of squares that the prior adds.
     sizes : ndarray, shape (num_clusters,)
-        Expected numbers of points.
+        Expected numbers of points, or of their squares, that each spread is read off.
     weights : ndarray, shape (num_clusters,)
         What sums of squares are divided by.
     remedy : str
         Which prior to take in place of it.
     """
+    if not np.isfinite(spread).all():
+        return None
     whole = spread.ndim == 3
     if whole:
-        root = np.linalg.cholesky(scale)
-        # the eigenvalues of the inverses, which are those of the prior's share
-        shares = np.linalg.eigvalsh(np.linalg.solve(spread, root).swapaxes(-1, -2) @ root)
+        shares = np.linalg.eigvals(np.linalg.pinv(spread, hermitian=True) @ scale).real
     else:
         shares = scale / spread
     most = shares.max(axis=-1) / weights
