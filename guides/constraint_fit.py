@@ -32,6 +32,7 @@ from .engines.plumbing.progress import progress_bar
 from .engines.problem.declared import approximation, observed_table
 from .engines.problem.density import latent_supports, trace_model
 from .engines.problem.options import with_option
+from .engines.problem.units import model_of
 from .engines.steps.starts import initial_values
 from .fisher import natural_newton
 
@@ -160,10 +161,11 @@ def _starts(problem: Problem, seed: int, number: int) -> dict[str, NDArray]:
 
 
 def _own_temperature(problem: Problem) -> float:
-    known = signature(problem.model).parameters.get("temperature")
+    model = model_of(problem)
+    known = signature(model).parameters.get("temperature")
     if known is None:
         raise TypeError(
-            f"{getattr(problem.model, '__name__', 'the model')} has no parameter temperature, which "
+            f"{getattr(model, '__name__', 'the model')} has no parameter temperature, which "
             "Continuation lowers; use 'map'"
         )
     return float(problem.kwargs.get("temperature", known.default))

@@ -84,6 +84,7 @@ def factored(x, *, num_clusters):
     numpyro.factor("tilt", 1.0)
 
 
+EVIDENCE = {"criterion": "evidence"}
 BICS = {1: 9.0, 2: 4.0, 3: np.inf, 4: 0.5, 5: 8.0, 6: 12.0}
 
 
@@ -228,6 +229,19 @@ def test_latent_individuals_are_refused_before_a_fit(ran):
     given = {"chart": frame.chart, "rank": 1, "num_clusters": [1, 2], "progress": False}
     with pytest.raises(ValueError, match="no likelihood over the coordinates of individuals"):
         sb.select_components("latent_shape", frame.x, frame.subjects, frame.landmarks, **given)
+    assert not ran
+
+
+@pytest.mark.parametrize("given", [{}, EVIDENCE, EVIDENCE | {"engine": "smc"}])
+def test_no_criterion_chooses_for_penalised_fits(ran, given):
+    with pytest.raises(ValueError, match="'must', .* no criterion chooses its number"):
+        sb.select_components("constraint_fit", X, num_clusters=[1, 2], **given)
+    assert not ran
+
+
+def test_evidence_is_refused_where_no_engine_gives_it(ran):
+    with pytest.raises(ValueError, match="scp has engines that end at a mode.*criterion='bic'"):
+        sb.select_components("scp", X, num_clusters=[1, 2], criterion="evidence")
     assert not ran
 
 
