@@ -104,9 +104,8 @@ class ClassTable(DirichletWeights):
                 f"{'no' if said else 'No'} component has class {either(absent)}, which is predicted "
                 "nowhere: name rows of it, or lower num_classes"
             )
-        own = table[..., self.untold].reshape(-1, len(self.untold)).max(axis=0) >= 1 - _AHEAD
-        if own.any():
-            arbitrary = np.asarray(self.untold)[own]
+        arbitrary = [one for one in self.untold if table[..., one].max() >= 1 - _AHEAD]
+        if arbitrary:
             said.append(
                 f"{'no' if said else 'No'} row is known to have class {either(arbitrary)}, so that it is "
                 "arbitrary which components have it, and predictions of it are, too: name rows of it, or "

@@ -189,8 +189,8 @@ class PrototypeSites(Block):
         if not len(free):
             return None
         return (
-            f"No row is known to have class {either(free)}, so that its prototypes, and predictions of it, are "
-            "arbitrary: name rows of it, or give it no prototypes"
+            f"No row is known to have class {either(free)}, so that its prototypes, and predictions of it, "
+            "are arbitrary: name rows of it, or give it no prototypes"
         )
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
