@@ -22,6 +22,7 @@ from sidebayes.models.blocks.side_information.partial_labels import TooFewCluste
 
 from ..api import fit
 from ..common.fields import check_seed
+from ..common.warnings import told_once
 from ..results.fit import Fit
 from ..results.scores.validation import refuse_no_likelihood
 from ..runs.arguments import read_run
@@ -64,6 +65,7 @@ class ComponentChoice(NumberChoice):
         return self.number
 
 
+@told_once()
 def select_components(
     method: str | Callable[..., None],
     *data: Any,
@@ -172,7 +174,8 @@ def select_components(
             _refuse_without_bic(asked)
     if by_evidence and not draws:
         raise ValueError(
-            f"{method} has engines that end at a mode, and none that gives an evidence; choose by criterion='bic'"
+            f"{method} has engines that end at a mode, and none that gives an evidence; choose by "
+            "criterion='bic'"
         )
     one = partial(run, *data, progress=False, **given, **arguments)
     tasks = (Task(f"{number} components", number) for number in tried)
@@ -238,8 +241,8 @@ def _refuse_without_bic(run: Run) -> None:
         return
     if not can_draw(run.card):
         raise ValueError(
-            f"{run.method} has the factor {factors[0]!r}, which is no likelihood, so that it has no BIC, and no "
-            "engine that gives an evidence: no criterion chooses its number of components; fit it with a "
+            f"{run.method} has the factor {factors[0]!r}, which is no likelihood, so that it has no BIC, and "
+            "no engine that gives an evidence: no criterion chooses its number of components; fit it with a "
             "number that you give"
         )
     itself = run.card is not None and "unknown number of clusters" in run.card.tags

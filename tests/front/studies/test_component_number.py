@@ -18,6 +18,7 @@ from sidebayes.models.pfgl import pfgl
 from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
+from sidebayes.common.warnings import warn_user
 from sidebayes.studies import component_number
 from tests.support.classes import some_known, xor2d
 
@@ -168,6 +169,20 @@ def test_the_first_beyond_another_fit_is_chosen_and_no_more_are_tried(ran):
         sb.select_components("moe", X, num_clusters=[5, 6], beyond=Ran(0, 20.0))
     with pytest.raises(sb.FitError, match="no number of components has a fit"):
         sb.select_components("moe", X, num_clusters=[3])
+
+
+def test_what_many_fits_say_is_said_once_and_of_the_users_line(ran, monkeypatch):
+    fitted = component_number.fit
+
+    def fit(method, *data, num_clusters, **options):
+        warn_user(f"clusters cannot be matched (score 0.{num_clusters})")
+        return fitted(method, *data, num_clusters=num_clusters, **options)
+
+    monkeypatch.setattr(component_number, "fit", fit)
+    with pytest.warns(sb.SideBayesWarning, match="cannot be matched") as caught:
+        sb.select_components("gmm", X, num_clusters=[2, 4, 5])
+    assert [str(one.message) for one in caught] == ["clusters cannot be matched (score 0.2)"]
+    assert caught[0].filename == __file__
 
 
 def test_fewer_components_than_links_need_have_no_score_and_are_not_advised(ran, monkeypatch):
