@@ -295,6 +295,12 @@ def choose_strength(
             if tried[-1][1] and strength < len(data) and np.array_equal(found[-1], found[0]):
                 idle = len(tried) - 1
         strength = tried[best][2]
+        if len({one[:2] for one in tried}) == 1:
+            warn_user(
+                f"all prices from {tried[0][2]:.3g} to {tried[-1][2]:.3g} nats break the same numbers of "
+                f"links, {tried[0][0]} of {len(held_out)} held out and {tried[0][1]} of {len(fitted)} fitted, "
+                "so that none is better than another; the lowest is taken"
+            )
         of_all = broken_at(np.full(len(links), strength))
     keep = held_in | (of_all.sum() < found[best].sum())
     table = np.array(tried)

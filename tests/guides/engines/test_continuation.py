@@ -30,6 +30,7 @@ from sidebayes import (
 )
 from sidebayes.runs.arguments import read_run
 from tests.support.basics import responsibilities
+from tests.support.draws import at_one
 
 FEW = Continuation(num_restarts=8, tol=1e-6, max_steps=300)
 
@@ -259,6 +260,17 @@ def test_a_price_of_links_of_which_none_is_held_out_says_so(clouds):
         warnings.simplefilter("error", SideBayesWarning)  # the fits are not waited for
         with pytest.raises(SideBayesWarning, match=said):
             choose_strength(clouds[0], links, num_clusters=2, engine=FEW, patience=1, prior="flat")
+
+
+def test_prices_that_all_break_the_same_links_are_said_to_be_equal(clouds):
+    x, side, _, _ = clouds
+    means = np.stack([x[side == s].mean(axis=0) for s in (0, 1)])
+    engine = at_one({"weights": [0.5, 0.5], "mean": means, "covariance": np.eye(2)})
+    links = simulate_links(side, 12, seed=0)
+    said = "all prices from 0.1 to 0.316 nats .* 0 of 6 held out and 0 of 6 fitted.* the lowest is"
+    with pytest.warns(SideBayesWarning, match=said):
+        choice = choose_strength(x, links, num_clusters=2, engine=engine, patience=1)
+    assert choice.strength == 0.1
 
 
 def test_the_temperature_is_read_off_a_model_with_a_prior_among_its_data(clouds):
