@@ -235,6 +235,11 @@ def choose_strength(
     **options
         Options of the model, without `strength`, which is chosen.
 
+    Warns
+    -----
+    SideBayesWarning
+        If links are too few to hold any out, or all prices break equally many, so that the lowest is taken.
+
     Raises
     ------
     TypeError, ValueError
@@ -298,8 +303,8 @@ def choose_strength(
         if len({one[:2] for one in tried}) == 1:
             warn_user(
                 f"all prices from {tried[0][2]:.3g} to {tried[-1][2]:.3g} nats break the same numbers of "
-                f"links, {tried[0][0]} of {len(held_out)} held out and {tried[0][1]} of {len(fitted)} fitted, "
-                "so that none is better than another; the lowest is taken"
+                f"links, {tried[0][0]} of {len(held_out)} held out and {tried[0][1]} of {len(fitted)} "
+                "fitted, so that none is better than another; the lowest is taken"
             )
         of_all = broken_at(np.full(len(links), strength))
     keep = held_in | (of_all.sum() < found[best].sum())

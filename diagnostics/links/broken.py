@@ -115,6 +115,6 @@ def _stated_both_ways(links: Links) -> str | None:
         return None
     others = f" (one of {len(both)} such pairs)" if len(both) > 1 else ""
     return (
-        f"Pair {both[0]} is both a must-link and a cannot-link{others}: labels break one of them at any price; "
-        "drop the one that is wrong"
+        f"Pair {both[0]} is both a must-link and a cannot-link{others}: labels break one of them at any "
+        "price; drop the one that is wrong"
     )

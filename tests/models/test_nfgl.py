@@ -292,7 +292,9 @@ def test_names_of_classes_are_kept(told, swapped, routine, tmp_path):
 def test_a_base_of_other_numbers_is_refused(told, routine, name, size):
     x, names, base = told
     options = {**ROUND, name: size}
-    with pytest.raises(ValueError, match=f"base is a fit with {name} = 2, and {name} = {size} here"):
+    with pytest.raises(
+        ValueError, match=f"base is a fit with {name} = 2, and {name} = {size} here"
+    ):
         routine(x, np.where(FIFTH, names, None), base=base, **options)
 
 

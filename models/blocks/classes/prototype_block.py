@@ -184,9 +184,11 @@ class PrototypeSites(Block):
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say which prototypes are arbitrary, of classes that no row is known to have; see `Remarking`."""
-        untold = untold_classes(self.known, self.num_classes)
-        free = [] if is_traced(self.classes) else np.intersect1d(untold, np.asarray(self.classes))
-        if not len(free):
+        if is_traced(self.classes):
+            return None
+        offered = np.asarray(self.classes)
+        free = [one for one in untold_classes(self.known, self.num_classes) if one in offered]
+        if not free:
             return None
         return (
             f"No row is known to have class {either(free)}, so that its prototypes, and predictions of it, "

@@ -146,7 +146,8 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
         raise ValueError(
             f"{fit.engine} gave {counted(int(np.prod(terms.shape[:2])), 'draw')}, too few to leave data out "
             "by their weights; use fit.kfold()"
-            + ", or an engine that draws" * can_draw(fit.run.card)
+            + ", or an engine that draws"
+            * can_draw(fit.run.card)
         )
     if not np.isfinite(terms).all():
         raise ValueError("the fit gives some rows no density; there is nothing to leave out")
