@@ -242,8 +242,8 @@ def _refuse_without_bic(run: Run) -> None:
     if not can_draw(run.card):
         raise ValueError(
             f"{run.method} has the factor {factors[0]!r}, which is no likelihood, so that it has no BIC, and "
-            "no engine that gives an evidence: no criterion chooses its number of components; give the number "
-            "to sidebayes.fit"
+            "no engine that gives an evidence: no criterion chooses its number of components; give the "
+            "number to sidebayes.fit"
         )
     itself = run.card is not None and "unknown number of clusters" in run.card.tags
     blocks = [(site.get("infer") or {}).get("block") for site in latent_sites(trace).values()]
