@@ -32,6 +32,7 @@ from .engines.plumbing.progress import progress_bar
 from .engines.problem.declared import approximation, observed_table
 from .engines.problem.density import latent_supports, trace_model
 from .engines.problem.options import with_option
+from .engines.problem.units import model_of
 from .engines.steps.starts import initial_values
 from .fisher import natural_newton
 
@@ -160,10 +161,11 @@ def _starts(problem: Problem, seed: int, number: int) -> dict[str, NDArray]:
 
 
 def _own_temperature(problem: Problem) -> float:
-    known = signature(problem.model).parameters.get("temperature")
+    model = model_of(problem)
+    known = signature(model).parameters.get("temperature")
     if known is None:
         raise TypeError(
-            f"{getattr(problem.model, '__name__', 'the model')} has no parameter temperature, which "
+            f"{getattr(model, '__name__', 'the model')} has no parameter temperature, which "
             "Continuation lowers; use 'map'"
         )
     return float(problem.kwargs.get("temperature", known.default))
@@ -233,6 +235,11 @@ def choose_strength(
     **options
         Options of the model, without `strength`, which is chosen.
 
+    Warns
+    -----
+    SideBayesWarning
+        If links are too few to hold any out, or all prices break equally many, so that the lowest is taken.
+
     Raises
     ------
     TypeError, ValueError
@@ -293,6 +300,12 @@ def choose_strength(
             if tried[-1][1] and strength < len(data) and np.array_equal(found[-1], found[0]):
                 idle = len(tried) - 1
         strength = tried[best][2]
+        if len({one[:2] for one in tried}) == 1:
+            warn_user(
+                f"all prices from {tried[0][2]:.3g} to {tried[-1][2]:.3g} nats break the same numbers of "
+                f"links, {tried[0][0]} of {len(held_out)} held out and {tried[0][1]} of {len(fitted)} "
+                "fitted, so that none is better than another; the lowest is taken"
+            )
         of_all = broken_at(np.full(len(links), strength))
     keep = held_in | (of_all.sum() < found[best].sum())
     table = np.array(tried)

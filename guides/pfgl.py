@@ -179,7 +179,9 @@ class _Data(NamedTuple):
         x, log_joint, stated = (np.asarray(v, float) for v in (x, log_joint, stated))
         told = stated.min(axis=1) < stated.max(axis=1)
         if not told.any():
-            raise ValueError("no class is known of any row, so that nothing says where classes lie")
+            raise ValueError(
+                "no class is known of any row, so that nothing says where classes lie; name some"
+            )
         best = stated[told] == stated[told].max(axis=1, keepdims=True)
         single = np.where(best.sum(axis=1) == 1, best.argmax(axis=1), -1)
         around = np.zeros((2, x.shape[1]))

@@ -77,7 +77,7 @@ def moe(
     """
     weights = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior, component)
-    classes = class_table(num_clusters, num_classes, class_concentration)
+    classes = class_table(num_clusters, num_classes, class_concentration, known=known)
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, num_rows(x, num_points)))
     stated = stated_classes(known, num_classes, label_noise)
     sample_classified(ClassMixture(labels, density, classes, stated), x, known, label_noise)

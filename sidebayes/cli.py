@@ -301,11 +301,7 @@ def fit_method(
     console.print(repr(outcome.fit), highlight=False)
     console.print(sidebayes.compare({data: outcome.fit}))
     if "fixed" in outcome.fit.run.signature:
-        try:
-            found = outcome.fit.coefficients().to_string()
-        except ValueError as error:  # of a fit that is no peak; it is written all the same
-            found = f"fixed effects: {error}"
-        console.print(found, highlight=False)
+        console.print(outcome.fit.coefficients().to_string(), highlight=False)
     if out is not None:
         outcome.fit.save(out)
         console.print(f"saved {out}")

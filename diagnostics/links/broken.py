@@ -86,16 +86,35 @@ def _beyond_weights(links: Links, contradicted: NDArray) -> str | None:
 def certain_contradiction(links: Links, least: float | None = None) -> str | None:
     """Name links that are nearly certain by their weights and contradict one another; None if there are none.
 
+    Where weights are prices, links of one pair that contradict each other are named at any price.
+
     Parameters
     ----------
     links : Links
     least : float, optional
-        Minimum weight of a certain link. By default, the weight with which none of so many links is wrong.
+        Minimum price of a certain link, where weights are prices. By default, the weight with which none
+        of so many links is wrong.
     """
     certain = np.abs(links.weights) >= (np.log(len(links) / _RARE) if least is None else least)
     must, cannot = (links.pairs[certain & (sign * links.weights > 0)] for sign in (1, -1))
     found = contradiction(must, cannot)
-    return found and (
+    if found is None:
+        return None if least is None else _stated_both_ways(links)
+    return (
         f"Of links that are next to certain by their weights, {found}: labels break one of them at least; "
         "drop the one that is wrong, or lower the weights"
+    )
+
+
+def _stated_both_ways(links: Links) -> str | None:
+    """Name a pair that is both a must-link and a cannot-link; None if there is none."""
+    ends = np.sort(links.pairs, axis=1)
+    must, cannot = (set(map(tuple, ends[sign * links.weights > 0].tolist())) for sign in (1, -1))
+    both = sorted(must & cannot)
+    if not both:
+        return None
+    others = f" (one of {len(both)} such pairs)" if len(both) > 1 else ""
+    return (
+        f"Pair {both[0]} is both a must-link and a cannot-link{others}: labels break one of them at any "
+        "price; drop the one that is wrong"
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
+
+from sidebayes.common.warnings import SideBayesWarning
 
 from ..fitted import AskedFit, Fitted
 from ..sites import TRUSTED_MATCH, entry_names, is_label_dim, role_of
@@ -40,8 +43,9 @@ def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:
         ends of 95 % intervals; each number has a row with its name.
     """
     tables: dict[str, pd.DataFrame] = {}
-    with suppress(ValueError):  # no fixed effects, or no peak to take standard errors from
-        tables["Coefficients"] = _flat(fit.coefficients())
+    with suppress(ValueError), warnings.catch_warnings():  # of a model without fixed effects
+        warnings.simplefilter("ignore", SideBayesWarning)  # of standard errors that are not known
+        tables["Coefficients"] = _flat(fit.coefficients().dropna(axis=1, how="all"))
     sites = _sites(fit)
     spread = {name: site for name, site in sites.items() if _is_covariance(site)}
     if spread:

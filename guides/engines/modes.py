@@ -174,19 +174,19 @@ def preferred_by_prior(value: NDArray, prior: NDArray, best: int, rivals: Collec
     str
         Continues a sentence; empty where one mode is the highest with and without these priors.
     """
-    said = "; without the prior, which was read off the data, a mode of log joint"
     for rival in rivals:
         higher = value[rival] - value[best]
         likelier = higher - (prior[rival] - prior[best])
         if higher > _NEAR:
             return (
-                f"{said} {value[rival]:.6g} is lower by {-likelier:.3g}: only that prior prefers it, and "
-                "engines that draw may follow"
+                "; the choice among modes leaves out the prior, which was read off the data: with it a mode "
+                f"of log joint {value[rival]:.6g} is higher, and without it that mode is lower by "
+                f"{-likelier:.3g}; engines that draw may end there, and rank='joint' chooses it"
             )
         if likelier > _NEAR:
             return (
-                f"{said} {value[rival]:.6g} is higher by {likelier:.3g}: only that prior prefers the one "
-                "kept"
+                "; without the prior, which was read off the data, a mode of log joint "
+                f"{value[rival]:.6g} is higher by {likelier:.3g}: only that prior prefers the one kept"
             )
     return ""
 

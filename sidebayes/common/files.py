@@ -22,6 +22,8 @@ from .columns import refuse_odd_names
 
 __all__ = [
     "FIT",
+    "LANDMARKS",
+    "MAP",
     "PAGE",
     "TABLES",
     "Kind",
@@ -71,9 +73,11 @@ class Kind(NamedTuple):
 
 FIT = Kind("a fit, as NetCDF", b"\x89HDF", (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"))
 PAGE = Kind("a page of HTML", b"<!doctype html>", (".html", ".htm"))
+MAP = Kind("a map, as arrays of NumPy", b"PK", (".npz",))
+LANDMARKS = Kind("landmarks, as TPS", b"LM", (".tps",))
 _TABLE = Kind("a table", b"", (".csv", *_ARROW, *_PACKED))
-_KINDS = (FIT, PAGE, _TABLE)
-_FORMATS = (".pdf", ".png", ".svg", ".jpg", ".json", ".xlsx", ".xls", ".pkl", ".npy", ".npz")
+_KINDS = (FIT, PAGE, MAP, LANDMARKS, _TABLE)
+_FORMATS = (".pdf", ".png", ".svg", ".jpg", ".json", ".xlsx", ".xls", ".pkl", ".npy")
 """Endings that say what a file holds, and no kind has."""
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import warnings
+from collections.abc import Iterator
 from importlib.util import find_spec
 
-__all__ = ["SideBayesWarning", "warn_user"]
+__all__ = ["SideBayesWarning", "told_once", "warn_user"]
 
 _OTHERS = "jax", "numpyro"
 """Libraries that call this one's code from within its own calls."""
@@ -21,6 +23,21 @@ class SideBayesWarning(UserWarning):
 def warn_user(message: str) -> None:
     """Give a `SideBayesWarning` that names the line of the user's own code, however deep it is found."""
     warnings.warn(message, SideBayesWarning, skip_file_prefixes=_folders())
+
+
+@contextlib.contextmanager
+def told_once() -> Iterator[None]:
+    """Give the warnings of many fits at their end, and of those that differ in numbers alone the first."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", SideBayesWarning)
+            yield
+    finally:
+        first: dict[str, warnings.WarningMessage] = {}
+        for one in caught:
+            first.setdefault(re.sub(r"[\d.]+", "", str(one.message)), one)
+        for one in first.values():
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 @functools.cache

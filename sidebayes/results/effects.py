@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from arviz_base import dict_to_dataset
+from numpy.typing import NDArray
 
 from sidebayes.diagnostics.sites import entry_names, name_axes
 from sidebayes.guides.engines.problem.posterior import derive
 
+from ..common.warnings import warn_user
 from ..runs.stored import coordinates
 from .base.fit_base import FitBase
 from .base.intervals import check_probability, normal_interval, total_moments
@@ -132,6 +134,11 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
         Columns ``estimate``, ``standard_error``, ``lower`` and ``upper``, with a row for each term
         or, in a mixture, for each cluster and term. Clusters have the names of the known classes.
 
+    Warns
+    -----
+    SideBayesWarning
+        If standard errors and intervals are NaN, since `Fit.covariance` refuses the fit; it says why.
+
     Raises
     ------
     ValueError
@@ -146,8 +153,7 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
         estimate, error = total_moments(group, "coefficients")
     elif name is not None:
         site, estimate = sites[name], fit.params[name]
-        keys = [label for label in fit.covariance.index if label.startswith(f"{name}[")]
-        error = np.sqrt(np.diag(fit.covariance.loc[keys, keys]))
+        error = _standard_errors(fit, name, estimate.size)
     else:
         raise ValueError(f"{fit.method} has no fixed effects; 'mixed_effects' has")
     terms = site[site.dims[-1]].to_numpy().tolist()
@@ -159,3 +165,14 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
     lower, upper = normal_interval(estimate, error, probability)
     columns = {"estimate": estimate, "standard_error": error, "lower": lower, "upper": upper}
     return pd.DataFrame(columns, index=index)
+
+
+def _standard_errors(fit: FitBase, name: str, size: int) -> NDArray[np.float64]:
+    """Standard errors of the entries of a site; NaN, with a warning, where there are none."""
+    try:
+        covariance = fit.covariance
+    except ValueError as error:
+        warn_user(f"standard errors of the coefficients are NaN, since {error}")
+        return np.full(size, np.nan)
+    keys = [label for label in covariance.index if label.startswith(f"{name}[")]
+    return np.sqrt(np.diag(covariance.loc[keys, keys]))

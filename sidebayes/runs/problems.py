@@ -32,7 +32,7 @@ from sidebayes.guides.engines.problem.density import (
     traced,
 )
 from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, live_inputs
-from sidebayes.guides.engines.problem.units import given_data
+from sidebayes.guides.engines.problem.units import given_data, model_of
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
 from sidebayes.models.blocks.block_facts import (
@@ -141,7 +141,7 @@ def check_observed(problem: Problem, method: str) -> None:
 
 def _blank(problem: Problem, name: str) -> Any:
     """Default of an option of the model."""
-    return inspect.signature(problem.model).parameters[name].default
+    return inspect.signature(model_of(problem)).parameters[name].default
 
 
 def warn_of_idle_data(problem: Problem, method: str) -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "CARDS",
     "ENGINES",
     "Card",
+    "can_draw",
     "find_card",
     "inference_used",
     "links_taken",
@@ -102,6 +103,11 @@ def find_card(name: str) -> Card:
         f"there is no method {name!r}{did_you_mean(name, CARDS)}; expected one of "
         f"{sorted(CARDS)}, or a NumPyro model function"
     )
+
+
+def can_draw(card: Card | None) -> bool:
+    """Whether an engine that draws suits a method; any suits a model without a card."""
+    return card is None or not all(resolve(ENGINES[name]).gives_point for name in card.engines)
 
 
 def links_taken(card: Card | None, model: Callable[..., None]) -> str:

@@ -96,8 +96,8 @@ def select_adaptation(
     x: ArrayLike,
     known: ArrayLike | PartialLabels,
     *,
-    source_x: ArrayLike,
-    source_labels: ArrayLike | PartialLabels,
+    source_x: ArrayLike | None = None,
+    source_labels: ArrayLike | PartialLabels | None = None,
     source: SourceMixture | None = None,
     strengths: Sequence[float] = (1.0, 10.0, 100.0),
     num_starts: int = 10,
@@ -132,8 +132,8 @@ def select_adaptation(
     known : array_like or PartialLabels, shape (num_points,)
         Classes of the rows by name or number, -1 where they are not known.
     source_x, source_labels : array_like
-        Rows of the source and their classes. Those of the target are matched to them by name, if they
-        have names.
+        Rows of the source and their classes, which are needed with a `source` as well, to compare the
+        candidates. Those of the target are matched to them by name, if they have names.
     source : SourceMixture, optional
         By default ``fit_source(source_x, source_labels)``.
     strengths : sequence of float
@@ -169,6 +169,12 @@ def select_adaptation(
     moved rows by hand from histograms, and compares objectives that contain the price; the rule is
     our own.
     """
+    if source_x is None or source_labels is None:
+        lacking = "source_x" if source_x is None else "source_labels"
+        raise TypeError(
+            f"{lacking} is missing: candidates are compared at rows of the source; pass source_x and "
+            "source_labels, or use sidebayes.fit('domain_adaptation', ..., source=...) without them"
+        )
     signature = signature_of(domain_adaptation)
     for name, remedy in _NOT_TAKEN.items():
         if name in options:

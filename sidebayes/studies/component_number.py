@@ -22,11 +22,12 @@ from sidebayes.models.blocks.side_information.partial_labels import TooFewCluste
 
 from ..api import fit
 from ..common.fields import check_seed
+from ..common.warnings import told_once
 from ..results.fit import Fit
 from ..results.scores.validation import refuse_no_likelihood
 from ..runs.arguments import read_run
 from ..runs.run import Run
-from ..runs.zoo import Card, find_card, make_engine
+from ..runs.zoo import Card, can_draw, find_card, make_engine
 from ..streams import scan_among
 from ..tasks import Task, run_tasks
 from .choice import NumberChoice, evidence_columns, read_numbers
@@ -64,6 +65,7 @@ class ComponentChoice(NumberChoice):
         return self.number
 
 
+@told_once()
 def select_components(
     method: str | Callable[..., None],
     *data: Any,
@@ -91,7 +93,8 @@ def select_components(
     criterion : {"bic", "evidence"}
         Minimise `Fit.bic` of a mode, or maximise `Fit.log_evidence` (for draws, that of
         `Fit.with_evidence`). The empirical prior depends on the number of clusters: give a
-        `GaussianPrior` to compare numbers under one prior. The ``doubts`` of the choice name the
+        `GaussianPrior` to compare numbers under one prior. Neither criterion suits "constraint_fit" and
+        "constraint_projection", which are penalised. The ``doubts`` of the choice name the
         numbers that are as good: those whose BIC is less than 2 above the smallest, or whose log
         evidence is below the largest by less than 1, by less than two standard errors of the
         difference, or by less than 3 where its error is not known (Raftery 1995).
@@ -152,7 +155,8 @@ def select_components(
     run: Callable[..., Fit] = card.routine if card is not None and grown else partial(fit, method)
     engines: tuple[str | Engine | None, ...] = (engine,)
     if engine is None and by_evidence:
-        engines = ("gibbs", "smc") if card is not None and "gibbs" in card.engines else ("smc",)
+        suited = () if card is None else card.engines
+        engines = tuple(name for name in ("gibbs", "smc") if name in suited) or ("smc",)
     given = {"seed": check_seed(seed)}
     try:
         inspect.signature(run).bind(
@@ -162,10 +166,17 @@ def select_components(
         raise TypeError(f"{method}: {error}; see sidebayes.grow_prototypes") from None
     if not by_evidence:
         _refuse_draws(engine, card)
-    if not by_evidence and not grown:
-        asked = _run_of(method, data, {**arguments, "num_clusters": tried[-1]}, engine)
+    draws = can_draw(card)
+    if not grown and not (by_evidence and draws):
+        greatest = {**arguments, "num_clusters": tried[-1]}
+        asked = _run_of(method, data, greatest, None if by_evidence else engine)
         if isinstance(asked, Run):
             _refuse_without_bic(asked)
+    if by_evidence and not draws:
+        raise ValueError(
+            f"{method} has engines that end at a mode, and none that gives an evidence; choose by "
+            "criterion='bic'"
+        )
     one = partial(run, *data, progress=False, **given, **arguments)
     tasks = (Task(f"{number} components", number) for number in tried)
     fit_one = partial(_with_evidence, engines) if by_evidence else partial(_fitted, engine)
@@ -228,6 +239,12 @@ def _refuse_without_bic(run: Run) -> None:
     factors = [name for name, site in trace.items() if isinstance(site.get("fn"), dist.Unit)]
     if not factors:
         return
+    if not can_draw(run.card):
+        raise ValueError(
+            f"{run.method} has the factor {factors[0]!r}, which is no likelihood, so that it has no BIC, and "
+            "no engine that gives an evidence: no criterion chooses its number of components; give the "
+            "number to sidebayes.fit"
+        )
     itself = run.card is not None and "unknown number of clusters" in run.card.tags
     blocks = [(site.get("infer") or {}).get("block") for site in latent_sites(trace).values()]
     found = (block.improper() for block in blocks if isinstance(block, Improper))

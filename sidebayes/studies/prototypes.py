@@ -19,6 +19,7 @@ from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.nfgl import place_anchors
 from sidebayes.guides.pfgl import grown_prototypes
 from sidebayes.models.blocks.classes.anchors import Anchors
+from sidebayes.models.blocks.classes.class_table import either
 from sidebayes.models.blocks.classes.prototype_block import prototype_prior
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.components.gaussian_prior import resolve_prior
@@ -27,6 +28,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ..api import fit
 from ..common.fields import Range, check_integer, check_number
+from ..common.magnitudes import counted
 from ..common.warnings import warn_user
 from ..results.fit import Fit
 from ..runs.checks import check_options
@@ -107,7 +109,7 @@ def grow_prototypes(
     Raises
     ------
     TypeError, ValueError
-        For bad input, or if no class is known of any row.
+        For bad input, a base of other numbers or classes, or if no class is known of any row.
 
     Examples
     --------
@@ -126,7 +128,7 @@ def grow_prototypes(
     if base is None:
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
     else:
-        known = _known_to(base, known)
+        known = _known_to(base, known, sizes)
     _warn_of_absent(base, num_classes)
     log_joint, stated, data = _at_params(base)
     covariance = base.options.get("covariance", "full")
@@ -213,7 +215,7 @@ def fit_nfgl(
     Raises
     ------
     TypeError, ValueError
-        For bad input, or if fewer than two rows have a known class.
+        For bad input, a base of other numbers or classes, or if fewer than two rows have a known class.
     """
     check_number("smoothing", smoothing, Range(above=0.0, most=1.0))
     check_integer("sweeps", sweeps, 0)
@@ -222,14 +224,17 @@ def fit_nfgl(
     if base is None:
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
     else:
-        known = _known_to(base, known)
-    _warn_of_absent(base, num_classes)
-    log_joint, _, data = _at_params(base)
+        known = _known_to(base, known, sizes)
     told = base.run.data["known"]
     classes = told.classes
     rows = np.flatnonzero(np.asarray(classes) >= 0)
     if len(rows) < 2:
-        raise ValueError(f"known names the class of {len(rows)} rows; at least two can vote")
+        raise ValueError(
+            f"known names the class of {counted(len(rows), 'row')}, and nfgl needs two at least, since the "
+            "labelled rows of a component vote on the class of one another; name the classes of more rows"
+        )
+    _warn_of_absent(base, num_classes)
+    log_joint, _, data = _at_params(base)
     table = base.params["class_table"]
     begin = Anchors(data[rows], classes[rows], log_joint[rows].argmax(axis=1), table)
     shared = {n: v for n, v in base.params.items() if n != "class_table"}
@@ -273,23 +278,31 @@ def _check_options(method: str, options: Mapping[str, Any]) -> None:
 def _warn_of_absent(base: Fit, num_classes: int) -> None:
     """Warn of classes that no row is known to have, whose probability is zero at every row."""
     absent = np.setdiff1d(np.arange(num_classes), base.run.data["known"].classes)
-    if absent.size:
+    if 0 < absent.size < num_classes:  # without any known row there is no fit
         warn_user(
-            f"known names no row of class {' or '.join(map(str, absent))} (numbered from 0) of num_classes = "
-            f"{num_classes}, which is predicted nowhere; name rows of it, or lower num_classes"
+            f"known names no row of class {either(absent)} of num_classes = {num_classes}, which is "
+            "predicted nowhere; name rows of it, or lower num_classes"
         )
 
 
-def _known_to(base: Fit, known: ArrayLike | PartialLabels) -> PartialLabels:
+def _known_to(
+    base: Fit, known: ArrayLike | PartialLabels, sizes: Mapping[str, int]
+) -> PartialLabels:
     """Known classes as a fit of `moe` numbers them.
 
     Raises
     ------
     ValueError
-        If it is a fit of another method, or was told other classes.
+        If it is a fit of another method, or of other numbers, or was told other classes.
     """
     if base.method != "moe":
         raise ValueError(f"base is a fit of {base.method}; pass one of 'moe', or leave it out")
+    for name, asked in sizes.items():
+        if base.options[name] != asked:
+            raise ValueError(
+                f"base is a fit with {name} = {base.options[name]}, and {name} = {asked} here; pass "
+                f"{name}={base.options[name]}, or leave base out"
+            )
     told: PartialLabels | None = base.run.data.get("known")
     given = as_partial_labels(known)
     if told is not None:

@@ -39,7 +39,13 @@ class FakeFit:
     config: Engine = field(default_factory=Engine)
     run: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(  # as of a file without its model
-            sample_of=0, model=None, data={}, options={}, precision=nullcontext(), sized_by_units=[]
+            sample_of=0,
+            model=None,
+            card=None,
+            data={},
+            options={},
+            precision=nullcontext(),
+            sized_by_units=[],
         )
     )
     has_labels = True

@@ -308,6 +308,8 @@ def test_a_choice_counts_the_starts_that_led_to_its_mode():
         ({"source_labels": [[0], [1, 2]]}, "source_labels: .*rows of one length"),
         ({"source_labels": np.repeat([0, 2], 12)}, "source_labels has class 2; expected 0 to 1"),
         ({"source_labels": np.repeat([0, 1], 6)}, "source_labels has shape .12,.; expected 24"),
+        ({"source_x": None}, "source_x is missing: candidates are compared at rows of the source"),
+        ({"source_labels": None, "source": None}, "source_labels is missing: .*pass source_x and"),
         ({"strength": 3.0}, "takes no strength; .* pass them as strengths"),
         ({"strengths": 10.0}, r"strengths = 10.0; pass several numbers, such as \(1.0, 10.0\)"),
         ({"strengths": np.array(10.0)}, "strengths = array.*; pass several numbers"),

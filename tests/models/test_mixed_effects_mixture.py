@@ -1,13 +1,16 @@
 """The card `mixed_effects_mixture`: its limits, known classes, links of subjects, and what a fit tells."""
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from sidebayes.diagnostics.trust.estimates import estimate_tables
 
 import sidebayes as sb
+from sidebayes.results.base import fit_base
 
 TIGHT = sb.EM(tol=1e-12, max_steps=3000, num_restarts=4)
 
@@ -113,6 +116,19 @@ def test_links_of_subjects_move_labels(plain):
     assert linked.unit_terms.shape[-1] == len(DATA.label) - 2  # linked subjects are one unit
     free = fit(links=sb.Links.empty(len(DATA.label)), init=plain)
     np.testing.assert_allclose(density(free), density(plain), atol=1e-6)
+
+
+def test_coefficients_without_standard_errors_say_why(plain, monkeypatch):
+    def refused(*_):
+        raise ValueError("mean_field gives no second derivatives")
+
+    monkeypatch.setattr(fit_base, "covariance_of_sites", refused)
+    found = replace(plain)  # which has not computed its covariance
+    with pytest.warns(sb.SideBayesWarning, match="are NaN, since mean_field gives no second"):
+        table = found.coefficients()
+    np.testing.assert_allclose(table["estimate"], plain.params["coefficients"].ravel())
+    assert table[["standard_error", "lower", "upper"]].isna().all(axis=None)
+    assert list(estimate_tables(found)["Coefficients"]) == ["estimate"]
 
 
 def test_what_a_fit_tells(plain):

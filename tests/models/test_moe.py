@@ -1,5 +1,6 @@
 """Components with classes: EM, limits, engines, what a fit says of classes, bad input."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import jax
@@ -327,7 +328,11 @@ def test_a_class_without_a_known_row_is_said(monkeypatch):
     level, said = found.verdict
     assert level == "caution"
     assert "No component has class 2 (numbered from 0), which is predicted nowhere" in said
-    assert not remarks(found.run.problem, at_one(at | {"class_table": np.eye(2)}).draws)
+    two = replace(found.run, options=found.run.options | {"num_classes": 2})
+    assert not remarks(two.problem, at_one(at | {"class_table": np.eye(2)}).draws)
+    hard = at_one(at | {"class_table": np.eye(3)[[0, 2]]})  # as a component for each class has it
+    (said,) = (one for one in remarks(found.run.problem, hard.draws) if "class 2" in one)
+    assert "no row is known to have class 2 (numbered from 0), so that it is arbitrary" in said
     given, said = {"num_classes": 3, "base": found, **sizes}, "known names no row of class 2 "
     with pytest.warns(sb.SideBayesWarning, match=said):
         grown = sb.grow_prototypes(x, known, engine=AtStart(), **given)

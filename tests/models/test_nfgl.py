@@ -1,5 +1,6 @@
 """Labelled rows that vote within components: conditionals, search, limits, what a fit says."""
 
+import warnings
 from functools import partial
 from itertools import product
 
@@ -13,7 +14,7 @@ from sidebayes.models.blocks.classes.anchors import Anchors, conditionals, log_p
 
 import sidebayes as sb
 from tests.support.classes import some_known, split2d, xor2d
-from tests.support.draws import AtStart
+from tests.support.draws import AtStart, at_one
 
 RNG = np.random.default_rng(2)
 NUM_ANCHORS = 7
@@ -284,6 +285,29 @@ def test_names_of_classes_are_kept(told, swapped, routine, tmp_path):
     np.testing.assert_array_equal(again.classes(x)["class"], names)
     with pytest.raises(ValueError, match="known are other classes than those that base was told"):
         routine(x, other_told, base=base, **options)
+
+
+@pytest.mark.parametrize(("name", "size"), [("num_clusters", 3), ("num_classes", 4)])
+@pytest.mark.parametrize("routine", [sb.fit_nfgl, sb.grow_prototypes])
+def test_a_base_of_other_numbers_is_refused(told, routine, name, size):
+    x, names, base = told
+    options = {**ROUND, name: size}
+    with pytest.raises(
+        ValueError, match=f"base is a fit with {name} = 2, and {name} = {size} here"
+    ):
+        routine(x, np.where(FIFTH, names, None), base=base, **options)
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 rows"), (1, "1 row,")])
+def test_votes_need_two_rows(told, number, said):
+    x, _, base = told
+    known = np.full(40, -1)
+    known[:number] = 0
+    base = sb.fit("moe", x, known, **ROUND | {"engine": at_one(base.params)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sb.SideBayesWarning)
+        with pytest.raises(ValueError, match=f"the class of {said}.* needs two at least"):
+            sb.fit_nfgl(x, known, base=base, **ROUND)
 
 
 @pytest.fixture(scope="module")

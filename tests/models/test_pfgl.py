@@ -15,6 +15,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.pfgl import grown_prototypes, matched_scales, prototype_code_length
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
+from sidebayes.models.blocks.classes.prototype_block import PrototypeSites
 from sidebayes.models.blocks.classes.prototypes import PrototypeMixture, Prototypes
 from sidebayes.models.blocks.classes.stated import stated_classes
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
@@ -312,6 +313,17 @@ def test_bad_input_is_refused(prototypes, message):
         sb.fit(
             "pfgl", X, known, num_clusters=2, num_classes=2, prototypes=prototypes, progress=False
         )
+
+
+def test_prototypes_of_a_class_that_no_row_has_are_said_to_be_arbitrary():
+    known = sb.PartialLabels(np.where(np.arange(NUM_POINTS) < 2, 0, -1))
+
+    def said(classes):
+        block = PrototypeSites(X, 2, 3, np.array([0, 1]), np.array(classes), "flat", known)
+        return block.remark({})
+
+    assert "have class 2 (numbered from 0), so that its prototypes" in said([0, 2])
+    assert said([0, 0]) is None
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..base import Problem
-from .units import Named
+from .units import Named, model_of
 
 __all__ = ["with_option"]
 
@@ -24,7 +24,7 @@ def with_option(problem: Problem, name: str, value: float) -> Problem:
     ValueError
         If the model has no such option.
     """
-    model = problem.model.model if isinstance(problem.model, Named) else problem.model
+    model = model_of(problem)
     if name not in inspect.signature(model).parameters:
         raise ValueError(
             f"{getattr(model, '__name__', 'the model')} has no option {name!r} that could change from step "

@@ -33,6 +33,7 @@ __all__ = [
     "lay_out_units",
     "log_joint_by_unit",
     "log_terms",
+    "model_of",
     "observed_units",
     "refuse_dependent_units",
     "refuse_powers",
@@ -49,6 +50,11 @@ class Named:
     def __call__(self, *data: Any, **options: Any) -> None:
         """Run the model."""
         self.model(**dict(zip(self.names, data, strict=True)), **options)
+
+
+def model_of(problem: Problem) -> Any:
+    """The model as it was written, whose signature and name tell what it takes."""
+    return problem.model.model if isinstance(problem.model, Named) else problem.model
 
 
 def given_data(problem: Problem) -> tuple[Signature, dict[str, Any]]:

@@ -23,7 +23,7 @@ from ..base import Problem
 from ..plumbing.programs import unchecked
 from ..problem.declared import collapsed_sites, declared_blocks, restricted_sites
 from ..problem.density import abstract_trace, latent_sites, site_log_prob, trace_model
-from ..problem.units import Named
+from ..problem.units import model_of
 
 __all__ = [
     "Part",
@@ -354,8 +354,7 @@ def refuse_restricted(problem: Problem) -> None:
 
 def is_ours(problem: Problem) -> bool:
     """Return whether the model belongs to the library, whose use of its blocks is tested."""
-    model = problem.model.model if isinstance(problem.model, Named) else problem.model
-    module = getattr(model, "__module__", None)
+    module = getattr(model_of(problem), "__module__", None)
     return isinstance(module, str) and module.startswith("sidebayes.models")
 
 

@@ -352,6 +352,11 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         ----------
         path : path
             Its name should end in ".npz". The file holds arrays and text, and no code.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `path` cannot be written to, holds a file of another kind, or ends as one does.
         """
         check_is_fitted(self, "_manifold")
         header = {

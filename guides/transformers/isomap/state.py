@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sidebayes.common.files import as_path, check_writable, write_whole
+from sidebayes.common.files import MAP, as_path, check_writable, write_whole
 
 from .embedding import Embedding
 from .graphs.geodesics import Geodesics
@@ -30,7 +30,7 @@ def write_state(
     path: Any, header: Mapping[str, Any], manifold: Manifold, embedding: Embedding
 ) -> None:
     """Write a map; `header` holds parameters and names that JSON can represent."""
-    check_writable(path)
+    check_writable(path, MAP)
     geodesics = manifold.geodesics
     graph = geodesics.adjacency.matrix()
     numbers = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -17,8 +17,10 @@ from sidebayes.common.arrays import given_array, is_traced
 from sidebayes.common.fields import check_integer
 
 from ..mixtures.weights import DirichletWeights
+from ..side_information.partial_labels import PartialLabels
+from .stated import untold_classes
 
-__all__ = ["ClassTable", "class_table", "hidden_classes"]
+__all__ = ["ClassTable", "class_table", "either", "hidden_classes"]
 
 _AHEAD = 1e-6
 """Least lead of one class over another, and least probability of a class with known rows."""
@@ -33,6 +35,7 @@ def class_table(
     concentration: ArrayLike = 1.0,
     *,
     name: str = "class_table",
+    known: PartialLabels | None = None,
 ) -> Array:
     """Sample P(class | component), shape (num_clusters, num_classes), under Dirichlet priors.
 
@@ -43,6 +46,8 @@ def class_table(
         Concentration of each class, at least 0.01; 1 is flat.
     name : str
         Name of the site.
+    known : PartialLabels, optional
+        What is stated about the classes of rows, for remarks alone.
 
     Raises
     ------
@@ -51,16 +56,17 @@ def class_table(
     """
     check_integer("num_classes", num_classes)
     traced = is_traced(concentration)
-    known: Any = (
+    prior: Any = (
         given_array("class_concentration", concentration) if traced else np.asarray(concentration)
     )
-    fits = known.dtype.kind in "fiu" and known.shape in ((), (num_classes,))
-    if not fits or not (traced or (np.isfinite(known) & (known >= _LEAST)).all()):
+    fits = prior.dtype.kind in "fiu" and prior.shape in ((), (num_classes,))
+    if not fits or not (traced or (np.isfinite(prior) & (prior >= _LEAST)).all()):
         raise ValueError(
             f"class_concentration = {concentration!r:.60}; expected a number of at least {_LEAST}, or "
             f"one for each of the {num_classes} classes"
         )
-    return ClassTable(num_classes, jnp.asarray(known, float)).sample(num_clusters, name)
+    untold = untold_classes(known, num_classes)
+    return ClassTable(num_classes, jnp.asarray(prior, float), untold).sample(num_clusters, name)
 
 
 class ClassTable(DirichletWeights):
@@ -72,13 +78,17 @@ class ClassTable(DirichletWeights):
     factor: ClassVar[str] = "log_classes"
     roles: ClassVar[tuple[str, ...]] = ("class_table",)
 
+    def __init__(self, num_classes: int, prior: Array, untold: Sequence[int] = ()) -> None:
+        super().__init__(num_classes, prior)
+        self.untold = list(untold)
+
     def sample(self, num_clusters: int, name: str) -> Array:
         """Sample the table in the plate of the clusters."""
         with numpyro.plate("clusters", num_clusters):
             return self.declare("class_table", name, self._prior, ("classes",))
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say which classes are never predicted; see `Remarking`."""
+        """Say which classes are never predicted, or arbitrarily; see `Remarking`."""
         table = np.asarray(values["class_table"], float)
         clusters, classes = table.shape[-2:]
         hidden = hidden_classes(table) if clusters < classes else []
@@ -87,17 +97,25 @@ class ClassTable(DirichletWeights):
         if hidden:
             said.append(
                 f"num_clusters = {clusters} for {classes} classes: at no row is class "
-                f"{_either(hidden)} more probable than all others; raise num_clusters to {classes} at least"
+                f"{either(hidden)} more probable than all others; raise num_clusters to {classes} at least"
             )
         if absent.size:
             said.append(
-                f"{'no' if said else 'No'} component has class {_either(absent)}, which is predicted "
+                f"{'no' if said else 'No'} component has class {either(absent)}, which is predicted "
                 "nowhere: name rows of it, or lower num_classes"
+            )
+        arbitrary = [one for one in self.untold if table[..., one].max() >= 1 - _AHEAD]
+        if arbitrary:
+            said.append(
+                f"{'no' if said else 'No'} row is known to have class {either(arbitrary)}, so that it is "
+                "arbitrary which components have it, and predictions of it are, too: name rows of it, or "
+                "lower num_classes"
             )
         return "; ".join(said) or None
 
 
-def _either(classes: Iterable[int]) -> str:
+def either(classes: Iterable[int]) -> str:
+    """Classes by number: "1 or 3 (numbered from 0)"."""
     return f"{' or '.join(map(str, classes))} (numbered from 0)"
 
 

@@ -29,8 +29,9 @@ from ..block import Block
 from ..components.gaussian_prior import GaussianPrior, resolve_prior
 from ..mixtures.data_units import data_units, fitted_statistic, remark_on_units
 from ..side_information.partial_labels import PartialLabels, as_partial_labels
+from .class_table import either
 from .prototypes import Prototypes, without_prototypes
-from .stated import shares_of_classes, stated_classes
+from .stated import shares_of_classes, stated_classes, untold_classes
 
 __all__ = ["PrototypeSites", "class_prototypes", "prototype_prior", "prototype_table"]
 
@@ -180,6 +181,19 @@ class PrototypeSites(Block):
         if role == "prototype":
             units = IndependentTransform(AffineTransform(self.centre, self.unit), 1)
         return ComposeTransform([bijector, units])
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say which prototypes are arbitrary, of classes that no row is known to have; see `Remarking`."""
+        if is_traced(self.classes):
+            return None
+        offered = np.asarray(self.classes)
+        free = [one for one in untold_classes(self.known, self.num_classes) if one in offered]
+        if not free:
+            return None
+        return (
+            f"No row is known to have class {either(free)}, so that its prototypes, and predictions of it, "
+            "are arbitrary: name rows of it, or give it no prototypes"
+        )
 
     def remark_on_data(self, name: str, value: Any) -> str | None:
         """Say that the units of the features determine which prototypes are near."""

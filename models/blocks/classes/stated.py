@@ -15,7 +15,13 @@ from sidebayes.common.fields import check_integer
 
 from ..side_information.partial_labels import PartialLabels, as_partial_labels
 
-__all__ = ["labelled_points", "noise_of_strength", "shares_of_classes", "stated_classes"]
+__all__ = [
+    "labelled_points",
+    "noise_of_strength",
+    "shares_of_classes",
+    "stated_classes",
+    "untold_classes",
+]
 
 
 def stated_classes(
@@ -89,6 +95,15 @@ def _check_masks(admissible: NDArray[np.bool_], label_noise: float) -> None:
 def labelled_points(stated: Array) -> Array:
     """Mask of the points with a statement, shape (num_points,); see `stated_classes`."""
     return stated.min(axis=1) < stated.max(axis=1)
+
+
+def untold_classes(known: PartialLabels | None, num_classes: int) -> list[int]:
+    """Classes that no statement admits; none where nothing is stated of any row, or values are traced."""
+    if known is None or is_traced(as_partial_labels(known).values):
+        return []
+    admissible = as_partial_labels(known).admissible(num_classes)
+    told = admissible[~admissible.all(axis=1)]
+    return np.flatnonzero(~told.any(axis=0)).tolist() if len(told) else []
 
 
 def shares_of_classes(stated: Array | None, num_classes: int) -> Array:

@@ -20,7 +20,7 @@ from sidebayes.models.blocks.side_information.groups import (
 from sidebayes.models.blocks.side_information.partial_labels import frozen
 
 from ...common.arrays import chosen_rows, real_array
-from ...common.files import write_whole
+from ...common.files import LANDMARKS, check_writable, write_whole
 from ..tables import check_data
 from .landmark_checks import (
     check_landmark_names,
@@ -277,7 +277,14 @@ class Landmarks:
         Parameters
         ----------
         path : path
+            Its name should end in ".tps".
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `path` cannot be written to, holds a file of another kind, or ends as one does.
         """
+        check_writable(path, LANDMARKS)
         lines = []
         for name, places in zip(self.names, self.to_array(), strict=True):
             lines.append(f"LM{'' if places.shape[1] == 2 else 3}={len(places)}")

@@ -35,9 +35,8 @@ from sidebayes.models.blocks.block import Discrete
 from sidebayes.models.blocks.block_facts import Bounded
 
 from ...common.magnitudes import listed
-from ...runs.cards import resolve
 from ...runs.run import Run
-from ...runs.zoo import ENGINES
+from ...runs.zoo import can_draw
 
 __all__ = ["covariance_of_sites"]
 
@@ -109,7 +108,7 @@ def _by_information(
     if size > _MOST_COORDINATES:
         raise ValueError(
             f"the model has some {size} coordinates, and the curvature of more than {_MOST_COORDINATES} is "
-            "not computed; use an engine that draws"
+            f"not computed{'; use an engine that draws' if can_draw(run.card) else ''}"
         )
     latent = {name: np.asarray(params[name]) for name in shapes}
     program, _ = compiled("information", problem, None, _curvature, latent, problem.args, once=True)
@@ -155,7 +154,7 @@ def _need_curvature(run: Run) -> None:
             "curvature: there are no standard errors"
         )
     if not all(fn.has_curvature for fn, _ in collapsed_sites(trace).values()):
-        exact = "; use inference='exact', or an engine that draws"
+        exact = "; use inference='exact'" + ", or an engine that draws" * can_draw(run.card)
         raise ValueError(
             f"{approximation(run.problem)} gives no second derivatives of the log joint: there are no "
             f"standard errors{exact if 'inference' in run.signature.options else ''}"
@@ -164,8 +163,7 @@ def _need_curvature(run: Run) -> None:
 
 def _remedy(run: Run) -> str:
     """Say what to do about a fit that is no peak, in words of its method."""
-    card = run.card
-    draws = card is None or not all(resolve(ENGINES[n]).gives_point for n in card.engines)
+    draws = can_draw(run.card)
     other = ", or use an engine that draws" if draws else ""
     before = "," if draws else " or"
     return f"Fit closer to the mode{before} give what is not determined a prior{other}"

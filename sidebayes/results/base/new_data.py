@@ -14,6 +14,7 @@ from sidebayes.guides.engines.problem.honoured import is_outcome
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
 from sidebayes.models.blocks.block_facts import CheckingRows
+from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.magnitudes import warn_of_far_rows
 from ...data.tables import in_order_of
@@ -49,7 +50,7 @@ def check_new(
         old, new = run.data.get(role.name), checked.get(role.name)
         if old is not None and new is not None:
             checked[role.name] = new.under(old.names)
-    checks.check_dims(signature, checked)
+    _refuse_links_beyond(run, checked, checks.check_dims(signature, checked))
     for role in signature.of_kind("table"):
         if role.name in run.data and role.name in checked:
             checked[role.name] = _alike(checked[role.name], run.data[role.name])
@@ -72,6 +73,22 @@ def check_new(
         if note.suit is not None:
             note.suit(run.options.get(option), checked)
     return checked
+
+
+def _refuse_links_beyond(run: Run, given: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Refuse links to what is not among the new data, such as a row of the fit."""
+    for role in run.signature.of_kind("links"):
+        dim = role.runs_over(given)
+        links, size = given.get(role.name), sizes.get(dim)
+        if not isinstance(links, Links) or size is None:
+            continue
+        beyond = np.flatnonzero(links.pairs.max(axis=1, initial=-1) >= size)
+        if len(beyond):
+            pair = tuple(links.pairs[beyond[0]].tolist())
+            raise ValueError(
+                f"{role.name}[{beyond[0]}] = {pair}, and there are {size} new {dim}: links of new data join "
+                "these alone, numbered from 0; to use links between them and those of the fit, fit all again"
+            )
 
 
 def _alike(new: NDArray, old: NDArray) -> NDArray:

@@ -24,6 +24,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from ...common.fields import check_seed
 from ...common.magnitudes import counted, listed
 from ...common.warnings import warn_user
+from ...runs.zoo import can_draw
 from ...tasks import Task
 from ..base.fit_base import FitBase
 from .unit_names import by_unit, observed_terms, unit_names, units_of_terms
@@ -144,7 +145,9 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
     if np.prod(terms.shape[:2]) < 100:
         raise ValueError(
             f"{fit.engine} gave {counted(int(np.prod(terms.shape[:2])), 'draw')}, too few to leave data out "
-            "by their weights; use fit.kfold(), or an engine that draws"
+            "by their weights; use fit.kfold()"
+            + ", or an engine that draws"
+            * can_draw(fit.run.card)
         )
     if not np.isfinite(terms).all():
         raise ValueError("the fit gives some rows no density; there is nothing to leave out")

@@ -83,6 +83,21 @@ def test_contradictions_of_certain_links_are_told_with_their_path():
     assert certain_contradiction(Links.must_link(chain, 12.0)) is None
 
 
+def test_a_pair_that_is_stated_both_ways_is_named_at_any_price():
+    chain = [(0, 1), (1, 2), (2, 3), (2, 1), (0, 2)]
+    links = Links.from_pairs(chain, [True, True, True, False, False], 2.0)
+    said = (
+        "Pair (1, 2) is both a must-link and a cannot-link: labels break one of them at any price"
+    )
+    assert said in certain_contradiction(links, 150.0)
+    assert certain_contradiction(links) is None  # as odds, which weigh the two
+    more = links + Links.cannot_link([(3, 2)], 1.0)
+    assert "(1, 2) is both a must-link and a cannot-link (one of 2" in certain_contradiction(
+        more, 9.0
+    )
+    assert certain_contradiction(links.with_weights(np.array([2.0, 0, 2, -2, -2])), 150.0) is None
+
+
 @pytest.fixture(scope="module")
 def wrong():
     """Links of which a fifth is wrong, though their weight says one in 400."""

@@ -17,6 +17,8 @@ from sidebayes.models.scp import scp
 
 import sidebayes as sb
 from sidebayes import GaussianPrior, Links
+from sidebayes.results.base.new_data import check_new
+from sidebayes.runs.arguments import read_run
 from tests.support.draws import Told, at_one
 
 X = sb.load_dataset("iris").x[:60]
@@ -185,6 +187,14 @@ def flowers():
 def test_pairs_that_are_asked_about(flowers, pairs, error, message):
     with pytest.raises(error, match=message):
         flowers.same_cluster(pairs)
+
+
+def test_links_of_new_data_join_new_rows():
+    run = read_run("ppc", (X,), {"num_clusters": 2}, None)
+    beyond = Links.must_link([(0, 1), (59, 0)])
+    said = r"links\[1\] = \(59, 0\), and there are 6 new points: links of new data .* from 0"
+    with pytest.raises(ValueError, match=said):
+        check_new(run, (X[:6], beyond), {})
 
 
 @pytest.mark.parametrize("index", [2**31, 2**32 + 5, 2**62])

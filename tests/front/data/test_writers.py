@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from sidebayes.diagnostics.pictures.report import write_report
+from sidebayes.guides.transformers.isomap.state import write_state
 from typer.testing import CliRunner
 
 import sidebayes
@@ -121,6 +123,22 @@ def test_names_whose_ending_says_nothing_may_hold_any_kind(tmp_path):
         assert check_writable(tmp_path / name, PAGE) == tmp_path / name
     with pytest.raises(ValueError, match="ends in '.pdf', and is to hold a page of HTML"):
         write_report({}, tmp_path / "r.pdf")
+
+
+def test_maps_and_landmarks_replace_nothing_else(tmp_path):
+    marks = sidebayes.Landmarks.from_array(np.zeros((2, 3, 2)) + np.arange(3)[:, None])
+    writers = {".npz": lambda path: write_state(path, {}, None, None), ".tps": marks.write_tps}
+    for ending, write in writers.items():
+        with pytest.raises(ValueError, match=f"ends in '.nc', .* a name that ends in {ending}"):
+            write(tmp_path / "a.nc")
+        taken = tmp_path / f"taken{ending}"
+        taken.write_text("a,b\n1,2\n")
+        with pytest.raises(ValueError, match="a file of another kind"):
+            write(taken)
+    with pytest.raises(ValueError, match="ends in '.tps', and is to hold a page of HTML"):
+        check_writable(tmp_path / "a.tps", PAGE)
+    for _ in range(2):  # of its own kind, which may be replaced
+        marks.write_tps(tmp_path / "own.tps")
 
 
 def test_labels_replace_labels_and_links_links(tmp_path):

@@ -18,6 +18,7 @@ from sidebayes.models.pfgl import pfgl
 from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
+from sidebayes.common.warnings import warn_user
 from sidebayes.studies import component_number
 from tests.support.classes import some_known, xor2d
 
@@ -84,6 +85,7 @@ def factored(x, *, num_clusters):
     numpyro.factor("tilt", 1.0)
 
 
+EVIDENCE = {"criterion": "evidence"}
 BICS = {1: 9.0, 2: 4.0, 3: np.inf, 4: 0.5, 5: 8.0, 6: 12.0}
 
 
@@ -169,6 +171,20 @@ def test_the_first_beyond_another_fit_is_chosen_and_no_more_are_tried(ran):
         sb.select_components("moe", X, num_clusters=[3])
 
 
+def test_what_many_fits_say_is_said_once_and_of_the_users_line(ran, monkeypatch):
+    fitted = component_number.fit
+
+    def fit(method, *data, num_clusters, **options):
+        warn_user(f"clusters cannot be matched (score 0.{num_clusters})")
+        return fitted(method, *data, num_clusters=num_clusters, **options)
+
+    monkeypatch.setattr(component_number, "fit", fit)
+    with pytest.warns(sb.SideBayesWarning, match="cannot be matched") as caught:
+        sb.select_components("gmm", X, num_clusters=[2, 4, 5])
+    assert [str(one.message) for one in caught] == ["clusters cannot be matched (score 0.2)"]
+    assert caught[0].filename == __file__
+
+
 def test_fewer_components_than_links_need_have_no_score_and_are_not_advised(ran, monkeypatch):
     apart = sb.Links.cannot_link([(0, 1)])
     quick = {"engine": sb.EM(num_restarts=1), "progress": False}
@@ -228,6 +244,19 @@ def test_latent_individuals_are_refused_before_a_fit(ran):
     given = {"chart": frame.chart, "rank": 1, "num_clusters": [1, 2], "progress": False}
     with pytest.raises(ValueError, match="no likelihood over the coordinates of individuals"):
         sb.select_components("latent_shape", frame.x, frame.subjects, frame.landmarks, **given)
+    assert not ran
+
+
+@pytest.mark.parametrize("given", [{}, EVIDENCE, EVIDENCE | {"engine": "smc"}])
+def test_no_criterion_chooses_for_penalised_fits(ran, given):
+    with pytest.raises(ValueError, match="'must', .* no criterion chooses its number"):
+        sb.select_components("constraint_fit", X, num_clusters=[1, 2], **given)
+    assert not ran
+
+
+def test_evidence_is_refused_where_no_engine_gives_it(ran):
+    with pytest.raises(ValueError, match="scp has engines that end at a mode.*criterion='bic'"):
+        sb.select_components("scp", X, num_clusters=[1, 2], criterion="evidence")
     assert not ran
 
 

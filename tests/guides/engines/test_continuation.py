@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sidebayes.diagnostics.trust.scores import accuracy, f_score, violated_links
-from sidebayes.guides.constraint_fit import _split
+from sidebayes.guides.constraint_fit import _own_temperature, _split
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.optimisers.optimise import MAP
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -19,8 +19,18 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from sidebayes import Continuation, Fit, SideBayesWarning, choose_strength, fit, simulate_links
+from sidebayes import (
+    Continuation,
+    Fit,
+    GaussianPrior,
+    SideBayesWarning,
+    choose_strength,
+    fit,
+    simulate_links,
+)
+from sidebayes.runs.arguments import read_run
 from tests.support.basics import responsibilities
+from tests.support.draws import at_one
 
 FEW = Continuation(num_restarts=8, tol=1e-6, max_steps=300)
 
@@ -250,6 +260,30 @@ def test_a_price_of_links_of_which_none_is_held_out_says_so(clouds):
         warnings.simplefilter("error", SideBayesWarning)  # the fits are not waited for
         with pytest.raises(SideBayesWarning, match=said):
             choose_strength(clouds[0], links, num_clusters=2, engine=FEW, patience=1, prior="flat")
+
+
+def test_prices_that_all_break_the_same_links_are_said_to_be_equal(clouds):
+    x, side, _, _ = clouds
+    means = np.stack([x[side == s].mean(axis=0) for s in (0, 1)])
+    engine = at_one({"weights": [0.5, 0.5], "mean": means, "covariance": np.eye(2)})
+    links = simulate_links(side, 12, seed=0)
+    said = "all prices from 0.1 to 0.316 nats .* 0 of 6 held out and 0 of 6 fitted.* the lowest is"
+    with pytest.warns(SideBayesWarning, match=said):
+        choice = choose_strength(x, links, num_clusters=2, engine=engine, patience=1)
+    assert choice.strength == 0.1
+
+
+def test_the_temperature_is_read_off_a_model_with_a_prior_among_its_data(clouds):
+    """As a prior of numbers is, which refits to other rows have."""
+    options = {"num_clusters": 2, "prior": GaussianPrior(np.zeros(2), 0.1, 4.0, np.eye(2))}
+    for given, temperature in (({}, 0.25), ({"temperature": 2.0}, 2.0)):
+        run = read_run("constraint_fit", (clouds[0],), options | given, None)
+        assert _own_temperature(run.problem) == temperature
+
+
+def test_no_engine_is_advised_that_the_method_does_not_have(cheap):
+    with pytest.raises(ValueError, match=r"use fit\.kfold\(\)$"):
+        cheap.loo()
 
 
 def test_neither_warm_starts_nor_an_init_end_below_a_plain_climb():

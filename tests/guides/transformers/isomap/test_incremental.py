@@ -157,8 +157,8 @@ def test_single_edges_of_a_given_graph_can_be_changed(roll, tmp_path, n_landmark
         shortest = scipy.sparse.csgraph.shortest_path(matrix, directed=False)
         wanted = shortest if n_landmarks is None else shortest[found.landmarks_]
         np.testing.assert_allclose(found.dist_matrix_, wanted, atol=1e-10)
-    found.save(tmp_path / "map.nc")
-    again = IncrementalIsomap.load(tmp_path / "map.nc").set_edge(0, 1, 0.01)
+    found.save(tmp_path / "map.npz")
+    again = IncrementalIsomap.load(tmp_path / "map.npz").set_edge(0, 1, 0.01)
     np.testing.assert_array_equal(again.dist_matrix_, found.set_edge(0, 1, 0.01).dist_matrix_)
 
 
