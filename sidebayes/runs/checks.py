@@ -93,9 +93,9 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
         value = given[role.name]
         if role.kind == "table":
             dims = role.dims if role.declared else (role.dims[0], "...")
-            own = {"missing": role.missing, "whole": role.whole}
-            remedy = _without_missing(role, signature, given)
-            checked[role.name] = check_data(value, role.name, dims, **own, **remedy)
+            own = _without_missing(role, signature, given)
+            own |= {"missing": role.missing, "whole": role.whole}
+            checked[role.name] = check_data(value, role.name, dims, **own)
         elif role.kind == "links":
             checked[role.name] = _check_ties(value, role.name, method)
         elif role.kind == "groups":
@@ -124,7 +124,7 @@ def _without_missing(role: Role, signature: Signature, given: Mapping[str, Any])
         for one in signature.data
         if one is not role and given.get(one.name) is not None and one.runs_over(given) == of
     ]
-    found = {"beside": beside}
+    found: dict[str, Any] = {"beside": beside}
     if role is signature.data[0] and any(r.name == "observed" for r in signature.data):
         measured = f"pass observed = np.isfinite({role.name}) and"
         found["otherwise"] = f"{measured} {role.name} = np.where(observed, {role.name}, 0)"

@@ -390,7 +390,7 @@ def _judge(
 def _standard_errors(errors: NDArray, least: NDArray) -> NDArray[np.float64]:
     """By how many standard errors candidates have more errors than others, one further row included."""
     more = errors - least
-    return more.sum(axis=1) / np.sqrt(1 + (more**2).sum(axis=1))
+    return np.asarray(more.sum(axis=1) / np.sqrt(1 + (more**2).sum(axis=1)))
 
 
 def _judged(table: pd.DataFrame, errors: NDArray) -> tuple[pd.DataFrame, str]:

@@ -115,7 +115,7 @@ def refuse_equal(name: str, y: Any, observed: Any) -> None:
     first = np.take_along_axis(table, known.argmax(axis=0)[None], axis=0)
     if known.sum() > 1 and not (known & (table != first)).any():
         raise ValueError(
-            f"{name} has the same value in all rows, so that nothing tells clusters apart and no noise is "
+            f"{name} has the same value in all rows, so that clusters cannot be told apart and no noise is "
             "left; check how it was made"
         )
 
