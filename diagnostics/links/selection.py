@@ -87,13 +87,12 @@ def select_pairs(
     pairs = _candidates(prob, num_candidates, np.random.default_rng(seed))
     pairs = pairs[~_answered(pairs, trees, linked.astype(int), num_points)]
     if len(pairs) < num_pairs:
-        if num_candidates < num_points * (num_points - 1) // 2:
-            what, more = counted(len(pairs), "candidate"), ", or raise num_candidates"
-        else:
-            what, more = counted(len(pairs), "pair"), ""
+        every = num_points * (num_points - 1) // 2
+        more = ", or raise num_candidates" if num_candidates < every else ""
         verb = "is" if len(pairs) == 1 else "are"
         raise ValueError(
-            f"num_pairs = {num_pairs}, but only {what} {verb} not linked yet; ask for fewer{more}"
+            f"num_pairs = {num_pairs}, but only {counted(len(pairs), 'candidate')} {verb} not linked yet; ask "
+            f"for fewer{more}"
         )
     same = _same(prob, pairs)
     gain = information(same)

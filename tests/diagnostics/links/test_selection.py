@@ -115,7 +115,7 @@ def test_bad_input():
 @pytest.mark.parametrize(
     ("num_candidates", "message"),
     [
-        (780, r"only \d+ pairs are not linked yet; ask for fewer$"),
+        (780, r"only \d+ candidates are not linked yet; ask for fewer$"),
         (779, r"only \d+ candidates are not linked yet; ask for fewer, or raise num_candidates$"),
     ],
 )
