@@ -91,8 +91,8 @@ def select_pairs(
         more = ", or raise num_candidates" if num_candidates < every else ""
         verb = "is" if len(pairs) == 1 else "are"
         raise ValueError(
-            f"num_pairs = {num_pairs}, but only {counted(len(pairs), 'candidate')} {verb} not linked yet; ask "
-            f"for fewer{more}"
+            f"num_pairs = {num_pairs}, but only {counted(len(pairs), 'candidate')} {verb} not linked yet; "
+            f"ask for fewer{more}"
         )
     same = _same(prob, pairs)
     gain = information(same)
