@@ -31,6 +31,7 @@ __all__ = [
     "site_of",
     "symmetries_of",
     "tables_of",
+    "unit_rows_of",
     "unwrapped",
     "wrapped",
 ]
@@ -107,6 +108,11 @@ def _numbers(site: xr.DataArray) -> xr.DataArray:
 def circular_of(tree: xr.DataTree) -> list[str]:
     """Return sites whose values are angles, in radians."""
     return _marked(tree, "circular")
+
+
+def unit_rows_of(tree: xr.DataTree) -> list[str]:
+    """Return sites whose rows, along the last axis, have length 1."""
+    return _marked(tree, "unit_rows")
 
 
 def _marked(tree: xr.DataTree, mark: str) -> list[str]:

@@ -35,6 +35,7 @@ def to_datatree(
     roles: Mapping[str, str] | None = None,
     symmetries: Mapping[str, str] | None = None,
     circular: Collection[str] = (),
+    unit_rows: Collection[str] = (),
     computed: Collection[str] = (),
     numbered: Collection[str] = (),
     ordered: bool = False,
@@ -71,6 +72,8 @@ def to_datatree(
         An axis of a site that is identified up to an orthogonal transform: its attribute ``orthogonal``.
     circular : collection of str, optional
         Sites whose values are angles: their attribute ``circular``.
+    unit_rows : collection of str, optional
+        Sites whose rows, along the last axis, have length 1: their attribute ``unit_rows``.
     computed : collection of str, optional
         Deterministic sites: their attribute ``computed``.
     numbered : collection of str, optional
@@ -125,7 +128,8 @@ def to_datatree(
             posterior[name].attrs["role"] = role
     for name, axis in (symmetries or {}).items():
         posterior[name].attrs["orthogonal"] = axis
-    marked = {"circular": circular, "computed": computed, "numbered": numbered}
+    marked = {"circular": circular, "unit_rows": unit_rows}
+    marked |= {"computed": computed, "numbered": numbered}
     for mark, sites in marked.items():
         for name in filter(posterior.__contains__, sites):
             posterior[name].attrs[mark] = 1

@@ -16,6 +16,7 @@ from sidebayes.models.blocks.label_inference.approximate import Inference, as_in
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
 from sidebayes.common.fields import Count
+from sidebayes.common.magnitudes import counted
 
 from .engines.base import Engine, EngineResult, FitError, Problem, Status
 from .engines.plumbing.clock import Clock
@@ -100,8 +101,8 @@ class KMeans(Engine):
             objective=history[:, : int(steps.max())],
             status=Status(
                 bool(steps[best] < self.max_steps),
-                f"K-means settled in {steps[best]} steps; the best of {len(value)} starts has cost "
-                f"{-value[best] * width**2:.6g}",
+                f"K-means settled in {counted(steps[best], 'step')}; the best of "
+                f"{counted(len(value), 'start')} has cost {max(0.0, -value[best] * width**2):.6g}",
             ),
             seconds=clock.seconds,
             approximate=approximate,

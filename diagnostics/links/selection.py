@@ -12,6 +12,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import entr
 
+from sidebayes.common.magnitudes import counted
+
 __all__ = ["information", "select_pairs"]
 
 _BLOCK = 2**22
@@ -85,9 +87,12 @@ def select_pairs(
     pairs = _candidates(prob, num_candidates, np.random.default_rng(seed))
     pairs = pairs[~_answered(pairs, trees, linked.astype(int), num_points)]
     if len(pairs) < num_pairs:
+        every = num_points * (num_points - 1) // 2
+        more = ", or raise num_candidates" if num_candidates < every else ""
+        verb = "is" if len(pairs) == 1 else "are"
         raise ValueError(
-            f"num_pairs = {num_pairs}, but only {len(pairs)} candidates are not linked yet; ask for "
-            "fewer, or raise num_candidates"
+            f"num_pairs = {num_pairs}, but only {counted(len(pairs), 'candidate')} {verb} not linked yet; "
+            f"ask for fewer{more}"
         )
     same = _same(prob, pairs)
     gain = information(same)

@@ -18,6 +18,7 @@ from ..sites import (
     has_labels,
     is_ordered,
     numbered_sites,
+    unit_rows_of,
     unwrapped,
     wrapped,
 )
@@ -102,10 +103,15 @@ class MatchedDraws:
 
     @cached_property
     def params(self) -> dict[str, NDArray[np.float64]]:
-        """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
+        """Point estimate: the mode found, or the mean over relabelled and aligned draws.
+
+        Of angles, and of rows of length 1, it is the mean direction, which their sites can have.
+        """
         tree, score = self.aligned
         if score >= TRUSTED_MATCH:
             means = {str(n): v.to_numpy().mean(axis=(0, 1)) for n, v in unwrapped(tree).items()}
+            for name in unit_rows_of(tree):
+                means[name] /= np.linalg.norm(means[name], axis=-1, keepdims=True)
             return means | {name: wrapped(means[name]) for name in circular_of(tree)}
         best = _best_draw(tree)
         return {str(n): v.to_numpy()[best] for n, v in tree["posterior"].data_vars.items()}

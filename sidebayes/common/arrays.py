@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from .columns import of_times
+
 __all__ = [
     "chosen_rows",
     "given_array",
@@ -54,6 +56,8 @@ def real_array(name: str, values: Any) -> NDArray[np.float64]:
     if found.dtype.kind in "fiubO" and not text:
         with suppress(TypeError, ValueError, OverflowError):
             return found.astype(float)
+    if said := of_times(found, name):
+        raise TypeError(said)
     shown = found.tolist() if isinstance(values, _PANDAS) else values
     raise TypeError(f"{name} = {shown!r:.60}; expected real numbers")
 

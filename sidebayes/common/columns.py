@@ -182,13 +182,17 @@ def first_odd(column: pd.Series) -> int | None:
     return int(np.argmax(odd)) if odd.any() else None
 
 
-def of_times(column: pd.Series) -> str | None:
-    """What to do with a column of dates or durations, as one sentence; None for other columns."""
-    if pd.api.types.infer_dtype(column, skipna=True) not in _TIMES:
+def of_times(values: Any, what: str) -> str | None:
+    """What to do with dates or durations, as one sentence; None for other values.
+
+    `what` names them, such as "column 'day'".
+    """
+    given = values if isinstance(values, pd.Series) else pd.Series(np.asarray(values).ravel())
+    if pd.api.types.infer_dtype(given, skipna=True) not in _TIMES:
         return None
     return (
-        f"column {column.name!r} holds dates or durations ({column.dtype}); turn them into numbers, such as "
-        "days since the first"
+        f"{what} holds dates or durations ({given.dtype}); turn them into numbers, such as days since the "
+        "first"
     )
 
 
@@ -230,7 +234,7 @@ def of_unreadable(column: pd.Series) -> str | None:
     if is_category or types.is_numeric_dtype(column) or types.is_string_dtype(column):
         return None
     kinds = " and ".join(sorted({type(value).__name__ for value in column.dropna()}))
-    return of_times(column) or (
+    return of_times(column, f"column {column.name!r}") or (
         f"column {column.name!r} holds values of type {kinds} ({column.dtype}); turn them into numbers, "
         f"such as by pandas.to_numeric(table[{column.name!r}]), or into text, "
         f"table[{column.name!r}].astype(str)"

@@ -157,7 +157,7 @@ class Design(Mapping[str, Any]):
         for name in (clock, seen):
             if name not in frame:
                 raise ValueError(f"the table has no column {name!r}, only {list(frame)}")
-            if said := of_times(frame[name]):
+            if said := of_times(frame[name], f"column {name!r}"):
                 raise ValueError(said)
         time, event = read_times(frame[clock], frame[seen], who)
         refuse_words(formula)

@@ -151,7 +151,7 @@ def _by_type(column: pd.Series) -> str:
         For dates and durations, as text too, which are neither numbers nor categories; and for numbers
         as text with decimal commas.
     """
-    if said := of_times(column) or of_text(column):
+    if said := of_times(column, f"column {column.name!r}") or of_text(column):
         raise TypeError(f"{said}, or name its kind, 'category' or 'ordered'")
     if isinstance(column.dtype, pd.CategoricalDtype):
         return "ordered" if column.dtype.ordered else "category"

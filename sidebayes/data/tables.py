@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..common.class_names import named_classes, warn_of_marks
-from ..common.columns import column_names, column_order, refuse_odd_names
+from ..common.columns import column_names, column_order, of_times, refuse_odd_names
 from ..common.magnitudes import listed, refuse_huge
 
 __all__ = [
@@ -53,6 +53,8 @@ def check_data(
     *,
     missing: bool = False,
     whole: bool = False,
+    beside: Sequence[str] = (),
+    otherwise: str = "impute",
 ) -> NDArray:
     """Check a table of numbers.
 
@@ -68,6 +70,11 @@ def check_data(
         Whether values may be missing, NaN.
     whole : bool
         Whether integers stay integers, as categories and indices must; else they become floats.
+    beside : sequence of str
+        How the other arguments are cut that run over the same rows, such as "links.subset(rows)", for
+        messages.
+    otherwise : str
+        What else to do about missing values, for messages.
 
     Raises
     ------
@@ -123,9 +130,11 @@ def check_data(
                 f"np.where(np.isinf({name}), np.nan, {name}), or drop these rows"
             )
         complete = f"np.isfinite({name})" + ".all(axis=1)" * (values.ndim > 1)
+        *others, last = f"{name}[rows]", *beside
+        kept = f"{', '.join(others)} and {last}" if others else last
         raise ValueError(
             f"{name} has missing or infinite {where}; keep the complete ones, rows = {complete}, with "
-            f"{name}[rows] and links.subset(rows), or impute"
+            f"{kept}, or {otherwise}"
         )
     refuse_huge(name, values)
     return values
@@ -147,6 +156,8 @@ def _numbers(x: Any, name: str) -> NDArray:
         arrays = list(map(_column, columns))
         text = [n for n, array in zip(names, arrays, strict=True) if array is None]
         if text:
+            if said := of_times(columns[names.index(text[0])], f"column {text[0]!r} of {name}"):
+                raise TypeError(said)
             raise TypeError(
                 f"{name} has columns {text} that are not numbers; encode them as numbers or drop them"
             )
@@ -165,6 +176,8 @@ def _numbers(x: Any, name: str) -> NDArray:
     if values is not None and values.dtype.kind == "O":
         values = _column(values)
     if values is None or values.dtype.kind not in "fiub":
+        if said := of_times(x, name):
+            raise TypeError(said)
         kind = getattr(np.asanyarray(x), "dtype", "something else")
         raise TypeError(
             f"{name} holds {kind}, expected real numbers; encode or drop the columns that are not "

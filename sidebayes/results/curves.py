@@ -295,7 +295,7 @@ def _shares(
             raise TypeError(f"seen lacks {groups}: say of whom its rows are")
         again = known_groups(fit.run, data).get(groups, np.full(1, -1)) >= 0
         if again.any():
-            name = data[groups].names[np.argmax(again)]
+            name = data[groups].names.tolist()[np.argmax(again)]
             raise ValueError(
                 f"seen has rows of {name!r}, which was fitted; pass rows of other {groups}, or fit again"
             )

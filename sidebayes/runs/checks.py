@@ -93,7 +93,8 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
         value = given[role.name]
         if role.kind == "table":
             dims = role.dims if role.declared else (role.dims[0], "...")
-            own = {"missing": role.missing, "whole": role.whole}
+            own = _without_missing(role, signature, given)
+            own |= {"missing": role.missing, "whole": role.whole}
             checked[role.name] = check_data(value, role.name, dims, **own)
         elif role.kind == "links":
             checked[role.name] = _check_ties(value, role.name, method)
@@ -113,6 +114,21 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
     for tables in rows.values():
         refuse_mixed_orders(**tables)
     return checked
+
+
+def _without_missing(role: Role, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """How to leave missing values of a table out, with what else runs over its rows."""
+    of = role.runs_over(given)
+    beside = [
+        f"{one.name}.subset(rows)" if hasattr(given[one.name], "subset") else f"{one.name}[rows]"
+        for one in signature.data
+        if one is not role and given.get(one.name) is not None and one.runs_over(given) == of
+    ]
+    found: dict[str, Any] = {"beside": beside}
+    if role is signature.data[0] and any(r.name == "observed" for r in signature.data):
+        measured = f"pass observed = np.isfinite({role.name}) and"
+        found["otherwise"] = f"{measured} {role.name} = np.where(observed, {role.name}, 0)"
+    return found
 
 
 def check_order(name: str, values: Any, dim: str, data: Mapping[str, Any]) -> None:

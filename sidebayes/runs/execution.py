@@ -33,7 +33,12 @@ from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import observed_values, site_roles, values_beside
+from sidebayes.guides.engines.problem.declared import (
+    observed_values,
+    site_roles,
+    unit_row_sites,
+    values_beside,
+)
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
     circular_sites,
@@ -385,6 +390,7 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
         circular=circular_sites(abstract_trace(problem)),
+        unit_rows=unit_row_sites(problem),
         computed=axes.dims.keys() - posterior.latent_shapes(problem).keys(),
         numbered=axes.numbered,
         ordered=axes.ordered,

@@ -60,6 +60,9 @@ _ONE_MODE = 0.01
 _CLEAR = 2.0
 """Standard errors from which on a difference in expected errors is no chance."""
 
+_LEANING = 1.0
+"""Standard errors above the default from which on density alone does not decide against it."""
+
 
 @dataclass(frozen=True, repr=False)
 class AdaptationChoice:
@@ -115,7 +118,9 @@ def select_adaptation(
     The candidate of largest density is chosen among those whose expected error at the rows of known class is
     not clearly above the smallest one. Densities are of rows and components under the prior of the default,
     so that a fit which has moved further than the rows support is not preferred: where known rows decide
-    nothing, the choice is the default, or a higher mode of it.
+    nothing, the choice is the default, or a higher mode of it. Density alone does not decide against the
+    default where that has fewer errors: it stands against candidates whose error is above its own by more
+    than half of what counts as clear.
 
     An error is clearly above the smallest one if :math:`\sum_i d_i > 2 \sqrt{1 + \sum_i d_i^2}`, where
     :math:`d_i` is the difference of both fits in the probability of an error at row i. The one in the root
@@ -388,19 +393,30 @@ def _judge(
     return judge
 
 
+def _standard_errors(errors: NDArray, least: NDArray) -> NDArray[np.float64]:
+    """By how many standard errors candidates have more errors than others, one further row included."""
+    more = errors - least
+    return np.asarray(more.sum(axis=1) / np.sqrt(1 + (more**2).sum(axis=1)))
+
+
 def _judged(table: pd.DataFrame, errors: NDArray) -> tuple[pd.DataFrame, str]:
     """Mark candidates whose errors may be the fewest, and the densest of them; why it was chosen.
 
     `errors` are probabilities of an error, by candidate and known row.
     """
-    more = errors - errors[errors.sum(axis=1).argmin()]
-    kept = more.sum(axis=1) <= _CLEAR * np.sqrt(1 + (more**2).sum(axis=1))
-    density, default = table["density"].where(kept), table["prior"] == "default"
+    default = table["prior"] == "default"
+    kept = _standard_errors(errors, errors[errors.sum(axis=1).argmin()]) <= _CLEAR
+    near = kept
+    if (kept & default).any():
+        near = kept & (_standard_errors(errors, errors[default.argmax()]) <= _LEANING)
+    density = table["density"].where(near)
     best = int((density >= density.max() - _ONE_MODE).argmax())  # the default is in front
     rows = errors.shape[1]
     where = f"the {rows} rows of known class" if rows > 1 else "the one row of known class"
     kin = f"the {int(kept.sum())} whose errors at {where} cannot be told from the fewest"
-    reason = [f"of {kin}, it has the largest density."]
+    denser = kept & (table["density"] > density.max())
+    besides = "; those with more errors than the default are left out" if denser.any() else ""
+    reason = [f"of {kin}, it has the largest density{besides}."]
     if default[best]:
         reason.append("It is what `fit` makes by itself.")
     elif (kept & default).any():

@@ -92,6 +92,11 @@ def test_cost_never_rises_and_without_links_it_is_kmeans():
     assert -2 * np.nanmax(fit.objective) < peer.inertia_ * 1.01
 
 
+def test_a_single_step_to_a_cost_of_zero_is_told_as_such():
+    told = sb.fit("soft_kmeans", [[0.0], [0.0], [1.0]], num_clusters=2).status.message
+    assert told.startswith("K-means settled in 1 step; the best of 10 starts has cost 0")
+
+
 @pytest.mark.parametrize("method", [BeliefPropagation(max_table=0), MeanField(max_table=0)])
 def test_wide_connected_sets_are_assigned_to_a_local_optimum_of_the_cost(method):
     rng = np.random.default_rng(3)

@@ -89,6 +89,7 @@ CANDIDATES = pd.DataFrame(
     [
         (1, [1e-5, 1e-7, 0, 0], "So few rows can rule out no candidate."),
         (4, [4, 0, 4, 4], "So few rows can rule out no candidate."),
+        (4, [0, 4, 4, 4], "So few rows can rule out no candidate."),
         (40, [1e-5, 1e-7, 0, 0], "These rows rule out no candidate."),
         (40, [4, 0, 4, 30], "It is what `fit` makes by itself."),
     ],
@@ -99,6 +100,19 @@ def test_the_densest_stands_unless_known_rows_clearly_speak_against_it(rows, mis
     judged, why = _judged(CANDIDATES, errors)
     assert judged["chosen"].tolist() == [True, False, False, False]
     assert why.endswith(said)
+
+
+def test_density_alone_does_not_decide_against_a_default_with_fewer_errors():
+    """Two errors more than the default's are no clear difference, and speak for the default."""
+    higher = CANDIDATES.assign(density=[-2.0, -9.0, 0.3, 0.3])
+    errors = np.zeros((4, 8))
+    errors[2, :2], errors[3, 0] = 1.0, 0.3
+    judged, _ = _judged(higher, errors)
+    assert judged["kept"].all()
+    assert judged["chosen"].tolist() == [False, False, False, True]
+    judged, why = _judged(higher.iloc[:3], errors[:3])
+    assert judged["chosen"].tolist() == [True, False, False]
+    assert "the largest density; those with more errors than the default are left out. It is" in why
 
 
 def test_why_a_candidate_was_chosen():

@@ -368,7 +368,7 @@ def test_subjects_are_found_and_predicted(people, tmp_path):
     seen = {"y": Y[:5], "inputs": T[:5], "subjects": [99] * 5}
     told = people.forecast(seen, inputs=[5.0, 5.0], subjects=[0, 99])
     np.testing.assert_allclose(told["mean"][1], told["mean"][0], atol=0.05)
-    with pytest.raises(ValueError, match="which was fitted"):
+    with pytest.raises(ValueError, match="seen has rows of 0, which was fitted"):
         people.forecast({**seen, "subjects": [0] * 5}, inputs=[5.0], subjects=[0])
     with pytest.raises(TypeError, match="outcomes, which are predicted"):
         people.curves(y=Y[:1], inputs=[1.0])

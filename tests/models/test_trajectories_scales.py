@@ -53,6 +53,20 @@ def test_observed_is_one_or_zero():
             sb.fit("trajectories", y, inputs, observed=np.full((4, 2), wrong), length_scale=1.0)
 
 
+@pytest.mark.parametrize(
+    ("y", "inputs", "options", "message"),
+    [
+        (np.ones(4), np.arange(4.0), {}, "y has the same value in all rows"),
+        (np.ones((4, 2)) * [1, 2], np.arange(4.0), {}, "y has the same value in all rows"),
+        ([1.0, 1.0, 1.0, 7.0], np.arange(4.0), {"observed": [1, 1, 1, 0]}, "y has the same value"),
+        (np.arange(4.0), np.ones(4), {}, "inputs have the same value in all rows"),
+    ],
+)
+def test_curves_of_equal_rows_are_refused(y, inputs, options, message):
+    with pytest.raises(ValueError, match=message):
+        sb.fit("trajectories", y, inputs, num_clusters=2, progress=False, **options)
+
+
 @pytest.mark.slow
 def test_a_season_is_found_from_other_length_scales():
     """Ten seasons: to the typical length-scale, which spans two of them, they are noise."""

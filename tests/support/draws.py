@@ -51,11 +51,11 @@ class AtStart(Engine):
 
 
 class Asked(Exception):
-    """Carries what an engine was asked to fit."""
+    """Carries what an engine was asked to fit, and where to start."""
 
-    def __init__(self, problem):
+    def __init__(self, problem, init):
         super().__init__("asked")
-        self.problem = problem
+        self.problem, self.init = problem, init
 
 
 class Asking(Engine):
@@ -64,7 +64,7 @@ class Asking(Engine):
     name: ClassVar[str] = "asking"
 
     def run(self, problem, *, seed=0, init=None, progress=True):
-        raise Asked(problem)
+        raise Asked(problem, init)
 
 
 def told(model, given, params, **options):

@@ -128,7 +128,7 @@ class EM(KeptEngine):
     """
 
     tol: NonNegative = 1e-7
-    max_steps: Count = 500
+    max_steps: Count = 1000
     num_restarts: Count = 10
     num_inner_steps: Count = 15
     rank: Annotated[str, OneOf(("likelihood", "joint"))] = "likelihood"

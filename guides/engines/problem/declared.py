@@ -19,7 +19,15 @@ from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
-from .density import abstract_trace, is_individual, is_latent, latent_sites, site_log_prob
+from ..plumbing.indicators import plain_support
+from .density import (
+    abstract_trace,
+    is_individual,
+    is_latent,
+    latent_sites,
+    latent_supports,
+    site_log_prob,
+)
 from .values import evaluated, trace_anywhere
 
 __all__ = [
@@ -37,6 +45,7 @@ __all__ = [
     "site_axes",
     "site_dims",
     "site_roles",
+    "unit_row_sites",
     "values_beside",
 ]
 
@@ -204,6 +213,12 @@ def _beside_value(fn: Any) -> dict[str, Callable[[], Array] | None]:
 
 def _where(flags: Array, value: bool) -> Array:
     return jnp.atleast_1d(jnp.asarray(flags, bool) == value)
+
+
+def unit_row_sites(problem: Problem) -> list[str]:
+    """Latent sites whose rows have length 1: Cholesky factors of correlations."""
+    supports = latent_supports(problem).items()
+    return [n for n, support in supports if plain_support(support) is constraints.corr_cholesky]
 
 
 def individual_sites(problem: Problem) -> tuple[str, ...]:

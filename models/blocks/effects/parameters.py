@@ -39,6 +39,7 @@ from .identified import (
     covariance_is_determined,
     independent_columns,
     is_singular,
+    remark_on_copies,
 )
 from .priors import EffectsPrior, inverse
 from .updates import MixedUpdates
@@ -278,6 +279,13 @@ class MixedParameters(MixedUpdates, Expanded):
             basis, self.random, self.subjects.codes, self.outputs, self.structure
         )
         return None if determined else otherwise
+
+    def remark_on_data(self, name: str, value: Any) -> str | None:
+        """Say that nearly all rows have a copy."""
+        if isinstance(self.fixed, Tracer):
+            return None
+        codes = None if self.subjects is None else self.subjects.codes
+        return remark_on_copies(name, value, self.fixed, self.random, self.outputs, codes)
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that the rows do not determine the covariance, or that it is singular at a mode."""

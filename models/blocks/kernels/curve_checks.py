@@ -30,6 +30,8 @@ __all__ = [
     "check_scale_shapes",
     "count_outputs",
     "measured_mean",
+    "refuse_equal",
+    "refuse_equal_inputs",
     "warn_of_distance",
 ]
 
@@ -104,6 +106,28 @@ def measured_mean(y: Any, observed: Any) -> Any:
     table = xp.asarray(y)
     known = xp.ones(table.shape, bool) if observed is None else xp.asarray(observed) > 0
     return xp.where(known, table, 0.0).sum(axis=0) / xp.maximum(known.sum(axis=0), 1)
+
+
+def refuse_equal(name: str, y: Any, observed: Any) -> None:
+    """Refuse outcomes that are all equal, by output, and would be fitted by curves without noise."""
+    table = np.asarray(y, float)
+    known = np.ones(table.shape, bool) if observed is None else np.asarray(observed) > 0
+    first = np.take_along_axis(table, known.argmax(axis=0)[None], axis=0)
+    if known.sum() > 1 and not (known & (table != first)).any():
+        raise ValueError(
+            f"{name} has the same value in all rows, so that clusters cannot be told apart and no noise is "
+            "left; check how it was made"
+        )
+
+
+def refuse_equal_inputs(inputs: Any) -> None:
+    """Refuse inputs that are all equal, at which curves have no length-scale to learn."""
+    table = np.asarray(inputs, float)
+    if len(table) > 1 and not np.ptp(table, axis=0).any():
+        raise ValueError(
+            "inputs have the same value in all rows, so that curves have no length-scale to learn; check how "
+            "they were made, pass length_scale, or use 'gmm', which takes no inputs"
+        )
 
 
 def warn_of_distance(name: str, y: Any, observed: Any, mean: Any, amplitude: Any) -> None:

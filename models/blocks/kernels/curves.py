@@ -20,7 +20,7 @@ from numpyro.distributions.transforms import AffineTransform, ComposeTransform, 
 
 from ..block import Block, FollowsPoints, Observation
 from ..collapsed import Collapsed
-from .curve_checks import warn_of_distance
+from .curve_checks import refuse_equal, refuse_equal_inputs, warn_of_distance
 from .curve_density import CurveDensity
 from .curve_starts import Setting
 
@@ -139,9 +139,12 @@ class Curves(Block, FollowsPoints):
             return self.declare("curves", name, prior, names)
 
     def check(self, name: str, value: Any) -> None:
-        """Warn about rows that are many amplitudes from the prior mean of the curves."""
+        """Refuse rows that are all equal; warn of those many amplitudes from the prior mean of the curves."""
         if self.setting is not None and self.setting.is_known:
             setting = self.setting
+            refuse_equal(name, value, setting.observed)
+            if setting.prior == "default":
+                refuse_equal_inputs(setting.inputs)
             warn_of_distance(name, value, setting.observed, setting.mean, setting.amplitude)
 
     def statistics(self, observation: Observation) -> tuple[Array, Array]:

@@ -163,7 +163,11 @@ class FitBase:
 
     @property
     def params(self) -> dict[str, NDArray[np.float64]]:
-        """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
+        """Point estimate: the mode found, or the mean over relabelled and aligned draws.
+
+        Of angles, and of the rows of Cholesky factors of correlations, whose length is 1, it is the mean
+        direction: plain means, which `summary` gives for such rows, are no values of these sites.
+        """
         return self._draws.params
 
     @property

@@ -12,6 +12,7 @@ from sidebayes.models.blocks.effects.identified import (
     _inner_products,
     covariance_is_determined,
     independent_columns,
+    remark_on_copies,
 )
 from sidebayes.models.blocks.effects.parameters import mixed_parameters
 from sidebayes.models.blocks.effects.priors import EffectsPrior
@@ -171,3 +172,23 @@ def test_signs_of_a_factor_do_not_matter_to_effects():
 
     expected = multivariate_normal(np.zeros(2), factor @ factor.T).logpdf(effects)
     np.testing.assert_allclose(density(), expected, rtol=1e-5)
+
+
+def test_copies_of_rows_are_said():
+    def remark(y, columns, codes):
+        return remark_on_copies("y", y, columns, None, codes)
+
+    twice = [np.concatenate([one, one]) for one in (Y, TIMES, CODES)]
+    said = remark(*twice)
+    assert said.startswith("28 of 28 rows of y equal another one in all columns, and copies count")
+    one_more = [np.concatenate([one, one[:1]]) for one in (Y, TIMES, CODES)]
+    for own in ([Y, TIMES, CODES], one_more, [twice[0], twice[1], np.arange(28)]):
+        assert remark(*own) is None
+    visits = np.tile([0.0, 1.0], 14)  # scores that are equal by chance
+    assert remark(np.tile([1.0, 2.0, 1.0, 2.0], 7), visits, np.zeros(28)) is None
+
+
+def test_a_fit_to_copies_is_a_caution():
+    columns = np.column_stack([np.ones(2 * SIZE), np.concatenate([TIMES[:, 1]] * 2)])
+    block = mixed_parameters(np.concatenate([Y, Y]), columns, columns[:, :1], prior="flat")
+    assert "rows of y equal another one" in block.remark_on_data("y", np.concatenate([Y, Y]))

@@ -110,3 +110,15 @@ def test_bad_input():
         sidebayes.suggest_links([1], 3)
     with pytest.raises(ValueError, match="empty list"):
         sidebayes.suggest_links([], 3)
+
+
+@pytest.mark.parametrize(
+    ("num_candidates", "message"),
+    [
+        (780, r"only \d+ candidates are not linked yet; ask for fewer$"),
+        (779, r"only \d+ candidates are not linked yet; ask for fewer, or raise num_candidates$"),
+    ],
+)
+def test_advice_where_too_few_pairs_are_left(num_candidates, message):
+    with pytest.raises(ValueError, match=f"num_pairs = 780, but {message}"):
+        select_pairs([doubtful([0, 1])], 780, num_candidates=num_candidates)

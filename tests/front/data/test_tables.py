@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import sidebayes as sb
 from sidebayes.cli import app
+from sidebayes.common.arrays import real_array
 from sidebayes.common.class_names import class_codes
 from sidebayes.data.tables import check_data
 from tests.support.draws import at_one
@@ -307,5 +308,49 @@ def test_flags_that_would_do_nothing_are_refused(flags, message):
 
 
 def test_advice_on_missing_outcomes_suits_their_shape():
-    with pytest.raises(ValueError, match=r"rows = np.isfinite\(y\), with y\[rows\]"):
+    with pytest.raises(ValueError, match=r"rows = np.isfinite\(y\), with y\[rows\], or impute$"):
         check_data([1.0, np.nan], "y", ("rows",))
+
+
+@pytest.mark.parametrize(
+    ("lacking", "kept"),
+    [
+        (
+            "y",
+            r"with y\[rows\], inputs\[rows\] and subjects\[rows\], or pass observed = "
+            r"np.isfinite\(y\) and y = np.where\(observed, y, 0\)$",
+        ),
+        ("inputs", r"with inputs\[rows\], y\[rows\] and subjects\[rows\], or impute$"),
+    ],
+)
+def test_advice_on_missing_values_cuts_all_that_runs_over_their_rows(lacking, kept):
+    """Links join subjects, and stay as they are; they are cut where they join rows."""
+    given = {"y": [1.0, 2.0, 3.0], "inputs": [0.0, 1.0, 2.0], "subjects": ["a", "a", "b"]}
+    given[lacking] = [1.0, np.nan, 3.0]
+    links = sb.Links.from_pairs([(0, 1)], True)
+    with pytest.raises(ValueError, match=kept):
+        sb.fit("trajectories", **given, links=links)
+    with pytest.raises(ValueError, match=r"with x\[rows\] and links.subset\(rows\), or impute$"):
+        sb.fit("ppc", [[1.0], [np.nan]], links, num_clusters=2)
+
+
+DAYS = np.array(["2020-01-01", "2020-01-03"], "datetime64[s]")
+
+
+@pytest.mark.parametrize(
+    ("days", "what"),
+    [
+        (DAYS, "x"),
+        (DAYS - DAYS[0], "x"),
+        (pd.Series(DAYS), "x"),
+        (pd.DataFrame({"a": [1.0, 2.0], "day": DAYS}), "column 'day' of x"),
+    ],
+)
+def test_dates_become_numbers(days, what):
+    message = (
+        rf"{what} holds dates or durations \(.*64\[\w*\]\); turn them into numbers, such as days"
+    )
+    with pytest.raises(TypeError, match=message):
+        check_data(days, dims=("rows", "..."))
+    with pytest.raises(TypeError, match="x holds dates or durations"):
+        real_array("x", DAYS)

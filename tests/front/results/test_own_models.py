@@ -15,7 +15,7 @@ from sidebayes.diagnostics.symmetry.distance import farthest
 from sidebayes.diagnostics.symmetry.invariants import invariants
 
 import sidebayes as sb
-from tests.support.draws import Told, told
+from tests.support.draws import Asked, Asking, Told, told
 
 QUICK = {"engine": sb.Laplace(num_restarts=1), "progress": False}
 
@@ -81,3 +81,28 @@ def test_angles_have_the_mean_of_their_directions():
     assert invariants(fit.tree)["cos mean"].shape == draws.shape
     shift, _ = farthest(fit.tree, turned.tree)
     assert shift == pytest.approx(2 * np.abs(np.sin(angle)) / width, rel=0.5)
+
+
+def correlated(y: Annotated[ArrayLike, "rows axes"]):
+    root = numpyro.sample("root", dist.LKJCholesky(2, 1.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.MultivariateNormal(scale_tril=root), obs=y)
+
+
+def test_fits_go_on_from_rows_of_length_one(tmp_path):
+    """The mean of Cholesky factors of correlations is none: its rows are shorter than 1."""
+    angle = np.random.default_rng(0).uniform(0.2, 2.0, (2, 50))
+    rows = [[1 + 0 * angle, 0 * angle], [np.cos(angle), np.sin(angle)]]
+    draws = {"root": np.moveaxis(np.array(rows), (0, 1), (2, 3))}
+    y = np.random.default_rng(1).normal(size=(5, 2))
+    fit = sb.fit(correlated, y, engine=Told(draws), progress=False)
+    mean = draws["root"].mean(axis=(0, 1))
+    np.testing.assert_allclose(fit.summary()["mean"].to_numpy().reshape(2, 2), mean)
+    mean[1] /= np.linalg.norm(mean[1])
+    fit.save(tmp_path / "fit.nc")
+    loaded = sb.load(tmp_path / "fit.nc", model=correlated, engine=Told(draws))
+    np.testing.assert_allclose(loaded.params["root"], mean)
+    for start in (fit, loaded):
+        with pytest.raises(Asked) as asked:
+            sb.fit(correlated, y, init=start, engine=Asking(), progress=False)
+        np.testing.assert_allclose(asked.value.init["root"], mean)
