@@ -45,12 +45,12 @@ _PARTS = np.array([1.0, 0.5, 0.1, 0.01])
 _BEYOND = 0.1
 """Share of the first slope by which the density may fall again at the end of such a part."""
 
-_CLOSER, _KEPT = 0.01, 0.5
-"""Part of a distance, and the part of the change of a slope over it that is left there at a corner; where the
-density is smooth, the two parts are equal."""
+_CLOSER, _KEPT, _TRACE = 0.01, 0.5, 0.05
+"""Part of a distance, and parts of the change of a slope over it that are left there at a corner, for the
+slope in the coordinate that moves and for others. Where the density is smooth, all parts are equal."""
 
-_ROUNDING = 1e-9
-"""Change of a slope, in those of the largest, that may be rounding."""
+_ROUNDING, _UNRELATED = 1e-9, 1e-3
+"""Change of a slope that may be rounding: in those of the largest slope, and as a correlation of changes."""
 
 _SHARE = 0.01
 """Share of a direction, squared, from which on it lies in a site."""
@@ -130,7 +130,7 @@ class _Bend(NamedTuple):
 
 def at_corner(
     sites: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]
-) -> NDArray[np.bool_]:
+) -> tuple[NDArray[np.bool_], bool]:
     """Find the coordinates in which the density falls both ways, and its slope in them alone jumps.
 
     Parameters
@@ -140,23 +140,26 @@ def at_corner(
 
     Returns
     -------
-    ndarray of bool, shape (num_coordinates,)
+    corners : ndarray of bool, shape (num_coordinates,)
+    aslant : bool
+        Whether slopes jump elsewhere, as at an edge along which the density may rise.
     """
     spots = np.flatnonzero(sites != "")
     found = np.zeros(here.shape, bool)
     if not 0 < len(spots) <= _MOST:
-        return found
+        return found, False
     moves = np.diag(_width(here[spots]))
     along = _along(spots, here, slopes)
     ahead, behind = along(moves), along(-moves)
     near, close = along(_CLOSER * moves), along(-_CLOSER * moves)
-    jumps = np.abs(close - near) > np.maximum(
-        _KEPT * np.abs(behind - ahead), _ROUNDING * np.abs(near).max()
-    )
+    own = np.eye(len(spots), dtype=bool)
+    over, change = np.abs(behind - ahead), np.abs(close - near)
+    size = np.sqrt(np.diagonal(change))
+    least = np.maximum(_ROUNDING * np.abs(near).max(), _UNRELATED * np.outer(size, size))
+    jumps = change > np.maximum(np.where(own, _KEPT, _TRACE) * over, least)
     falls = np.diagonal((np.maximum(ahead, near) < 0) & (np.minimum(behind, close) > 0))
-    # a jump in other slopes too is an edge aslant, along which the density may rise
-    found[spots] = falls & (jumps == np.eye(len(spots), dtype=bool)).all(axis=1)
-    return found
+    found[spots] = falls & (jumps == own).all(axis=1)
+    return found, bool((jumps & ~found[spots, None]).any())
 
 
 def short_of_mode(

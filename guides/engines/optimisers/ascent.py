@@ -360,6 +360,12 @@ def _ended(
             f"{title} converged in {steps[best]} steps ({size}); the best of {modes} reached "
             f"log joint {value[best]:.6g}"
         )
+    elif best in ends.on_edges:
+        message = (
+            f"{title} stopped after {steps[best]} steps at an edge of the density ({size}), such as absolute "
+            "values have, where slopes do not vanish: it may be the mode or not, and more steps do not tell; "
+            "take engine='nuts', or a density without edges"
+        )
     elif code == STALLED:
         message = (
             f"{title} made no further progress after {steps[best]} steps ({size}); loosen "

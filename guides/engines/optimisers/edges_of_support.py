@@ -21,6 +21,9 @@ __all__ = ["rising_at_edge"]
 _STEEP = 1e-3
 """Largest entry of a gradient, relative to the log density, that counts as zero."""
 
+_LITTLE = 1e-4
+"""Nats that a step promises by which it is seen whether the density rises along its slope."""
+
 
 def rising_at_edge(problem: Problem, result: EngineResult) -> str | None:
     """Describe that the density still rises where a climb ended; None if it does not, or is zero nowhere.
@@ -40,16 +43,21 @@ def rising_at_edge(problem: Problem, result: EngineResult) -> str | None:
             trace, log_det = place(bare, free, args)
             return sum_log_prob(trace) + jacobian * log_det
 
-        def at(params: dict[str, Array], args: tuple) -> tuple[Array, Array]:
+        def at(params: dict[str, Array], args: tuple) -> tuple[Array, Array, Array]:
             free = unconstrained_start(bare, params, args)
             value, slope = jax.value_and_grad(density)(free, args)
-            return value, jnp.abs(ravel_pytree(slope)[0]).max()
+            here, unravel = ravel_pytree(free)
+            uphill = ravel_pytree(slope)[0]
+            ahead = density(unravel(here + _LITTLE * uphill / (uphill @ uphill)), args)
+            return value, jnp.abs(uphill).max(), ahead - value
 
         return at
 
     params = {name: result.draws[name][0, 0] for name in latent_supports(problem)}
-    value, slope = Clock().run("edge", problem, jacobian, build, params, problem.args)
+    value, slope, rise = Clock().run("edge", problem, jacobian, build, params, problem.args)
     if np.abs(slope) <= _STEEP * (1 + np.abs(value)):
+        return None
+    if np.isfinite(rise) and rise < _LITTLE / 2:  # at a corner of the density
         return None
     return (
         f"The log density still rises where this ended, by {float(slope):.3g} per unit of an unconstrained "

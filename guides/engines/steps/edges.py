@@ -77,6 +77,8 @@ class Ends:
         Ends from which Newton's step promises a higher density; see `looking_ahead`.
     corners : dict of int to str
         Ends that arrived at a corner of the density, and the sites along which it has it.
+    on_edges : set of int
+        Ends at edges of the density, along which it may rise.
     """
 
     problem: Problem
@@ -87,6 +89,7 @@ class Ends:
     slopes: Callable[[NDArray, NDArray], NDArray]
     short: dict[int, Short] = field(default_factory=dict)
     corners: dict[int, str] = field(default_factory=dict)
+    on_edges: frozenset[int] = frozenset()
 
     @property
     def lost(self) -> NDArray[np.bool_]:
@@ -115,21 +118,27 @@ class Ends:
         at_rest = gentle.all(axis=1) & ~cut
         sites, short = own_sites(self.problem), {}
         arrived: dict[int, str] = {}
+        on_edges = set()
         for end in np.flatnonzero(np.isfinite(self.values) & ~self.lost).tolist():
             alike = np.isclose(self.values[list(arrived)], self.values[end], rtol=0, atol=_ALIKE)
             if alike.any():
                 arrived[end] = list(arrived.values())[alike.argmax()]
                 continue
             near, asked = self._near(end, sites), (self.points[end], self._slopes_at(end))
-            corners = np.zeros(near.shape, bool) if at_rest[end] else at_corner(near, *asked)
-            if not (at_rest[end] or (corners.any() and (gentle[end] | (near != "")).all())):
-                continue
+            corners, aslant = np.zeros(near.shape, bool), False
+            if not at_rest[end]:
+                corners, aslant = at_corner(near, *asked)
+                if aslant:
+                    on_edges.add(end)
+                if aslant or not (corners.any() and (gentle[end] | (near != "")).all()):
+                    continue
             found = short_of_mode(np.where(corners, "", near), *asked)
             if found is None:
                 arrived[end] = ", ".join(dict.fromkeys(near[corners].tolist()))
             else:
                 short[end] = found
-        return replace(self, short=short, corners={end: s for end, s in arrived.items() if s})
+        corners_of = {end: sites for end, sites in arrived.items() if sites}
+        return replace(self, short=short, corners=corners_of, on_edges=frozenset(on_edges))
 
     def pick(self, fresh: Any, state: Any) -> Any:
         """The states of climbs, fresh ones for those that are lost; arrays have an axis of ends in front."""

@@ -77,22 +77,35 @@ def lone_clusters(sizes: NDArray) -> str | None:
 def held_by_gaussian_prior(
     spread: NDArray, sizes: NDArray, prior: GaussianPrior, form: str
 ) -> str | None:
-    """Say which clusters owe covariances or variances of a form to `GaussianPrior.empirical`."""
+    """Say which clusters owe covariances or variances of a form to `GaussianPrior.empirical`.
+
+    `sizes` have the shape of the components, (num_clusters,) or (num_clusters, num_components).
+    """
     if is_traced(prior.scale):
         return None
-    scale, df, weights = np.asarray(prior.scale, float), float(prior.df), sizes
+    scale, df = np.asarray(prior.scale, float), float(prior.df)
+    cluster = np.indices(sizes.shape)[0].ravel()
+    spread, weights = spread.reshape(-1, *spread.shape[sizes.ndim :]), sizes.ravel()
     if form == "tied":
-        spread, weights = spread[None], sizes.sum(keepdims=True)
+        spread, weights = spread.reshape(1, *scale.shape), sizes.sum(keepdims=True).ravel()
     elif form != "full":
         scale, df = np.diagonal(scale), float(prior.variance_df)
     if form == "spherical":
-        spread, scale, weights = spread[:, None], scale.mean(keepdims=True), len(scale) * sizes
-    remedy = "Take prior=GaussianPrior.by_evidence(x, num_clusters), or prior='flat' where a mode is enough"
-    return held_by_prior(spread, scale, weights, df + weights, remedy)
+        spread, scale, weights = spread[:, None], scale.mean(keepdims=True), len(scale) * weights
+    remedy = (
+        "If single points far out make it so, take more clusters; otherwise take "
+        "prior=GaussianPrior.by_evidence(x, num_clusters), or prior='flat' where a mode is enough"
+    )
+    return held_by_prior(spread, scale, weights, df + weights, remedy, cluster)
 
 
 def held_by_prior(
-    spread: NDArray, scale: NDArray, sizes: NDArray, weights: NDArray, remedy: str
+    spread: NDArray,
+    scale: NDArray,
+    sizes: NDArray,
+    weights: NDArray,
+    remedy: str,
+    cluster: NDArray[np.int64] | None = None,
 ) -> str | None:
     """Say which clusters owe their spread to a prior that was read off all points.
 
@@ -108,6 +121,8 @@ def held_by_prior(
         What sums of squares are divided by.
     remedy : str
         Which prior to take in place of it.
+    cluster : ndarray of int, shape (num_clusters,), optional
+        Numbers of the clusters, where they have several components; by default the first numbers.
     """
     if not np.isfinite(spread).all():
         return None
@@ -117,12 +132,13 @@ def held_by_prior(
     else:
         shares = scale / spread
     most = shares.max(axis=-1) / weights
-    numbers = spread.shape[-1] + 1 if whole else 2
-    held = np.flatnonzero((most > _HELD) & (sizes >= _ENOUGH * numbers))
+    needed = _ENOUGH * (spread.shape[-1] + 1 if whole else 2)
+    held = np.flatnonzero((most > _HELD) & (sizes >= needed))
     if not held.size:
         return None
-    names = ", ".join(map(str, held))
-    who = f"Clusters {names} are" if held.size > 1 else f"Cluster {names} is"
+    numbers = held if cluster is None else np.unique(cluster[held])
+    names = ", ".join(map(str, numbers))
+    who = f"Clusters {names} are" if numbers.size > 1 else f"Cluster {names} is"
     if len(spread) == 1:
         who = "All clusters are"
     return (

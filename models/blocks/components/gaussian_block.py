@@ -389,6 +389,8 @@ class GaussianComponents(Block):
         if found is not None and (single or apart):
             return found
         weights = np.asarray(values.get("mixing_weights", ()))
+        if len(self.shape) == 2 and weights.ndim == 3:
+            weights = weights[..., None] * values.get("within_weights", np.ones(self.shape[1]))
         if weights.shape[2:] != self.shape:
             return None
         sizes = weights.mean(axis=(0, 1)) * self.num_points

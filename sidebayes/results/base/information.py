@@ -126,8 +126,8 @@ def _by_information(
     gain = float(((axes.T @ (gradients[0] / scale)) ** 2 / curvature).sum() / 2)
     if gain > _AWAY:
         raise ValueError(
-            f"the log joint has a slope where the fit ended, and rises by some {gain:.2g} nats along it, or "
-            f"has a corner there, as under a Laplace prior: there are no standard errors. {_remedy(run)}"
+            "the log joint has a slope where the fit ended, which is no mode, or at a corner, as under a "
+            f"Laplace prior: there are no standard errors. {_remedy(run)}"
         )
     inputs = latent, problem.args, (axes / np.sqrt(curvature) / scale[:, None]).T
     build = partial(_along, names)

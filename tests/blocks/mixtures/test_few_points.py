@@ -75,6 +75,13 @@ def test_spreads_that_the_prior_doubles_are_named(form, own, held):
         assert "GaussianPrior.by_evidence" in said
 
 
+def test_components_go_by_the_numbers_of_their_clusters():
+    spread = np.stack([np.asarray(WIDE.scale)] * 4).reshape(2, 2, 2, 2) / 30.0
+    spread[0] *= 2.0
+    said = held_by_gaussian_prior(spread, np.full((2, 2), 20.0), WIDE, "full")
+    assert said.startswith("Cluster 1 is at least twice as wide")
+
+
 def test_clusters_of_few_points_may_be_as_wide_as_the_prior():
     spread = np.stack([np.asarray(WIDE.scale)] * 2) / [[[12.0]], [[204.0]]]
     said = held_by_gaussian_prior(spread, np.array([8.0, 200.0]), WIDE, "full")

@@ -114,23 +114,31 @@ def test_a_climb_goes_on_as_far_as_the_density_rises():
 
 
 @pytest.mark.parametrize(
-    ("slopes", "corners"),
+    ("slopes", "corners", "edge"),
     [
-        (lambda p: -np.sign(p) - 1e-3 * p, [True, True]),
+        (lambda p: -np.sign(p) - 1e-3 * p, [True, True], False),
         (
             lambda p: np.stack([0.5 - np.sign(p[:, 0]), 1.0 - p[:, 1] + 0.3 * p[:, 0]], axis=1),
             [True, False],
+            False,
         ),
-        (lambda p: 2.0 - np.sign(p), [False, False]),  # the slope does not change its sign
-        (lambda p: np.sign(p), [False, False]),  # a trough
-        (lambda p: -p / [1e-12, 1.0], [False, False]),  # narrow, and smooth
-        # an edge along which the density rises
-        (lambda p: [1.0, -1.0] - 9.0 * np.sign(p.sum(axis=1, keepdims=True)), [False, False]),
+        (lambda p: 2.0 - np.sign(p), [False, False], True),  # the slope does not change its sign
+        (lambda p: np.sign(p), [False, False], True),  # a trough
+        (lambda p: -p / [1e-12, 1.0], [False, False], False),  # narrow, and smooth
+        # edges along which the density rises, in one unit and in two
+        (lambda p: [1.0, -1.0] - 9.0 * np.sign(p @ [[1.0], [1.0]]), [False, False], True),
+        (
+            lambda p: [0.0, 1e-3] - np.sign(p @ [[1e3], [1.0]] + 1e-5) * [1e3, 1.0],
+            [False, False],
+            True,
+        ),
     ],
-    ids=["both", "one", "passed", "trough", "narrow", "edge"],
+    ids=["both", "one", "passed", "trough", "narrow", "edge", "edge in two units"],
 )
-def test_corners_are_found(slopes, corners):
-    assert at_corner(np.array(["a", "b"]), np.zeros(2), slopes).tolist() == corners
+def test_corners_are_found(slopes, corners, edge):
+    found, aslant = at_corner(np.array(["a", "b"]), np.zeros(2), slopes)
+    assert found.tolist() == corners
+    assert aslant == edge
 
 
 def sparse(x, y):
