@@ -282,21 +282,31 @@ def _check_labels(trace: Mapping[str, dict]) -> None:
 
 @contextmanager
 def explaining_numbers() -> Iterator[None]:
-    """Explain the error of JAX in a model that treats sampled values as numbers of Python."""
+    """Explain errors of JAX where a model takes sampled values for numbers of Python, or sizes differ."""
     try:
         with explaining_integers():
             yield
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = next(
-            (f for f in reversed(frames) if not f.filename.startswith(_ELSEWHERE)), frames[-1]
-        )
         raise TypeError(
-            f"line {own.lineno} of {Path(own.filename).name}, {own.line!r}, needs a number, and a sampled "
+            f"{_own_line(error)}, needs a number, and a sampled "
             "value has none yet while a program is compiled: choose by jnp.where or jax.lax.cond instead of "
             "if and while, compute with jax.numpy instead of numpy and math, and keep float(), int() and "
             "bool() for options"
         ) from error
+    except (TypeError, ValueError) as error:
+        if "ncompatible shapes" not in str(error):
+            raise
+        raise ValueError(
+            f"{_own_line(error)}: {_first_line(error)}; the sizes of plates, distributions and data must "
+            "agree there"
+        ) from error
+
+
+def _own_line(error: Exception) -> str:
+    """Name the last line of the user's code that led to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = next((f for f in reversed(frames) if not f.filename.startswith(_ELSEWHERE)), frames[-1])
+    return f"line {own.lineno} of {Path(own.filename).name}, {own.line!r}"
 
 
 @contextmanager

@@ -43,6 +43,16 @@ def test_categories_of_new_rows_are_integers():
         fit.log_prob(np.array([0.5, 0.0]))
 
 
+def test_sizes_that_differ_are_named_with_their_line():
+    def too_few(y: Annotated[ArrayLike, "rows"]):
+        loc = numpyro.sample("loc", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", 3):
+            numpyro.sample("y", dist.Normal(loc, jnp.ones(4)), obs=y)
+
+    with pytest.raises(ValueError, match=r"line \d+ of test_own_models.py, .*must agree there"):
+        sb.fit(too_few, np.arange(4.0), **QUICK)
+
+
 def test_data_without_axes_are_an_option():
     def scaled(y: Annotated[ArrayLike, "rows"], scale: Annotated[ArrayLike, ""]):
         loc = numpyro.sample("loc", dist.Normal(0.0, 1.0))
