@@ -125,9 +125,9 @@ def result(
     modes = distinct_ends(problem, value, sound, params, starts, state.params)
     converged = bool(code[best] == SETTLED) and is_mode
     message = (
-        f"EM found no mode in {steps[best]} steps"
+        f"EM found no mode in {counted(steps[best], 'step')}"
         if not is_mode
-        else f"EM converged in {steps[best]} steps; the best of {modes} reached "
+        else f"EM converged in {counted(steps[best], 'step')}; the best of {modes} reached "
         f"log joint {value[best]:.6g}"
         if converged
         else f"EM stopped at max_steps={max_steps} with more than tol={tol} to gain; "

@@ -14,6 +14,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
+from sidebayes.common.magnitudes import counted
+
 from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
 from ..coordinates import coordinates_of
 from ..modes import Modes, preferred_by_prior
@@ -342,7 +344,7 @@ def _ended(
     best = ends.best(value, sound)
     here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
-    size = f"gradient at most {slope[best]:.2g}"
+    size, taken = f"gradient at most {slope[best]:.2g}", counted(steps[best], "step")
     end = jax.tree.map(lambda leaf: leaf[best], state.search)
     spent = end.promised <= _SPENT and relative_slope(end) <= _GENTLE
     if code == STALLED and bool(spent or is_flat(end, _AT_REST)):
@@ -354,21 +356,21 @@ def _ended(
     arrived = sound & ~np.isin(np.arange(len(value)), stopped)
     modes = distinct_ends(problem, value, arrived, sites, starts, free)
     if not is_mode:
-        message = f"{title} found no mode in {steps[best]} steps"
+        message = f"{title} found no mode in {taken}"
     elif code == SETTLED:
         message = (
-            f"{title} converged in {steps[best]} steps ({size}); the best of {modes} reached "
+            f"{title} converged in {taken} ({size}); the best of {modes} reached "
             f"log joint {value[best]:.6g}"
         )
     elif best in ends.on_edges:
         message = (
-            f"{title} stopped after {steps[best]} steps at an edge of the density ({size}), such as absolute "
-            "values have, where slopes do not vanish: it may be the mode or not, and more steps do not tell; "
-            "take engine='nuts', or a density without edges"
+            f"{title} stopped after {taken} at an edge of the density ({size}), such as of absolute values, "
+            "where slopes do not vanish: it may be the mode or not, and more steps do not tell; take "
+            "engine='nuts', or a density without edges"
         )
     elif code == STALLED:
         message = (
-            f"{title} made no further progress after {steps[best]} steps ({size}); loosen "
+            f"{title} made no further progress after {taken} ({size}); loosen "
             f"tol={tol}, or start elsewhere with init="
         )
     else:

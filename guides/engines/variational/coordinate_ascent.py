@@ -14,6 +14,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from sidebayes.common.fields import Count, NonNegative
+from sidebayes.common.magnitudes import counted
 
 from ..base import (
     KEEPS_NOTHING,
@@ -358,10 +359,10 @@ class CoordinateAscent(KeptEngine):
         is_mode, remark = ends.remark(best, points)
         converged = bool(np.asarray(state.code)[best] == SETTLED) and is_mode
         message = (
-            f"coordinate ascent found no best points in {steps[best]} steps"
+            f"coordinate ascent found no best points in {counted(steps[best], 'step')}"
             if not is_mode
-            else f"coordinate ascent converged in {steps[best]} steps; the best of {modes} reached the "
-            f"bound {value:.6g}"
+            else f"coordinate ascent converged in {counted(steps[best], 'step')}; the best of {modes} has "
+            f"the bound {value:.6g}"
             if converged
             else f"coordinate ascent stopped at max_steps={self.max_steps} with more than tol={self.tol} to "
             f"gain; raise max_steps or loosen tol"

@@ -13,6 +13,8 @@ import optax
 from jax import Array, lax
 from numpy.typing import NDArray
 
+from sidebayes.common.magnitudes import counted
+
 from ..base import FitError, Keeper, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
@@ -220,7 +222,7 @@ class GuideSearch:
     def ended(self, search: Search) -> str:
         """Describe in a few words how the search ended."""
         if search.settled:
-            return f"SVI ({self.guide}) settled after {search.steps} steps"
+            return f"SVI ({self.guide}) settled after {counted(int(search.steps), 'step')}"
         return (
             f"SVI ({self.guide}) stopped at num_steps={self.num_steps}; raise it, or learning_rate"
         )
