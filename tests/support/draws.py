@@ -53,7 +53,7 @@ class AtStart(Engine):
 class Asked(Exception):
     """Carries what an engine was asked to fit, and where to start."""
 
-    def __init__(self, problem, init):
+    def __init__(self, problem, init=None):
         super().__init__("asked")
         self.problem, self.init = problem, init
 

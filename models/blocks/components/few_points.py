@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from sidebayes.common.arrays import is_traced
 
-from .gaussian_prior import GaussianPrior
+if TYPE_CHECKING:  # it imports scikit-learn, which pictures do without
+    from .gaussian_prior import GaussianPrior
 
 __all__ = ["MANY", "few_points", "held_by_gaussian_prior", "held_by_prior", "lone_clusters"]
 
