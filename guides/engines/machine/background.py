@@ -162,7 +162,7 @@ def finished(program: Callable, *args: Any) -> Any:
     ----------
     program : callable
     *args
-        Arrays; `Spread` tables as `on_devices` returns them.
+        Arguments as `on_devices` returns them.
 
     Returns
     -------

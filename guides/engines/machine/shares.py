@@ -154,10 +154,14 @@ def replicated(args: Any) -> NamedSharding | None:
 
 
 def on_devices(args: Any) -> Any:
-    """Put arguments of a program on its devices: JAX's device, or those that share `Spread` tables."""
+    """Put arguments of a program on the devices that share its `Spread` tables.
+
+    Without such tables they stay where they are: a call passes small arrays of the host to JAX's device
+    faster than they are put there beforehand.
+    """
     where = replicated(args)
     if where is None:
-        return jax.device_put(args)
+        return args
 
     def place(leaf: Any) -> Any:
         if _is_spread(leaf) or getattr(leaf, "sharding", None) == where:

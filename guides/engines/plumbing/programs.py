@@ -110,7 +110,7 @@ class Program:
 
     def __call__(self, *args: Any) -> Any:
         """Run it."""
-        return finished(self.executable, *(on_devices(args) if is_spread(args) else args))
+        return finished(self.executable, *on_devices(args))
 
 
 def compiled(

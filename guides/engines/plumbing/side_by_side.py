@@ -103,8 +103,8 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
         What the program returned, after its computation has ended.
     """
     spread = is_spread(shared)
-    # small arrays of the host are passed faster by a call than by putting them on the device before
-    given, common = on_devices((members, shared)) if spread else (members, on_devices(shared))
+    # tables that all calls have in common are put on the device once
+    given, common = on_devices((members, shared if spread else jax.device_put(shared)))
     works = [partial(finished, program.executable, member, *common) for member in given]
     at_once = 1 if spread else min(len(works), num_processors(), _room(program))
     if at_once > 1:

@@ -88,11 +88,12 @@ def held_by_gaussian_prior(
         return None
     scale, df = np.asarray(prior.scale, float), float(prior.df)
     cluster = np.indices(sizes.shape)[0].ravel()
-    spread, weights = spread.reshape(-1, *spread.shape[sizes.ndim :]), sizes.ravel()
     if form == "tied":
-        spread, weights = spread.reshape(1, *scale.shape), sizes.sum(keepdims=True).ravel()
+        spread = np.broadcast_to(spread, sizes.shape + scale.shape)
+        sizes = np.full(sizes.shape, sizes.sum())
     elif form != "full":
         scale, df = np.diagonal(scale), float(prior.variance_df)
+    spread, weights = spread.reshape(-1, *spread.shape[sizes.ndim :]), sizes.ravel()
     if form == "spherical":
         spread, scale, weights = spread[:, None], scale.mean(keepdims=True), len(scale) * weights
     remedy = (
@@ -115,7 +116,7 @@ def held_by_prior(
     Parameters
     ----------
     spread : ndarray, shape (num_clusters, num_features, num_features) or (num_clusters, num_features)
-        Covariances, or variances; one for all clusters if they share it.
+        Covariances, or variances.
     scale : ndarray, shape (num_features, num_features) or (num_features,)
         Sum of squares that the prior adds.
     sizes : ndarray, shape (num_clusters,)
@@ -142,8 +143,6 @@ def held_by_prior(
     numbers = held if cluster is None else np.unique(cluster[held])
     names = ", ".join(map(str, numbers))
     who = f"Clusters {names} are" if numbers.size > 1 else f"Cluster {names} is"
-    if len(spread) == 1:
-        who = "All clusters are"
     return (
         f"{who} at least twice as wide in some direction as the points there, because the default prior "
         f"takes its width from the spread of all points. {remedy}"

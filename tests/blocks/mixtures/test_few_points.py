@@ -71,7 +71,7 @@ def test_spreads_that_the_prior_doubles_are_named(form, own, held):
     said = held_by_gaussian_prior(spread, sizes, WIDE, form)
     assert (said is not None) == held
     if held:
-        assert said.startswith("All clusters are" if form == "tied" else "Cluster 0 is")
+        assert said.startswith("Clusters 0, 1 are" if form == "tied" else "Cluster 0 is")
         assert "GaussianPrior.by_evidence" in said
 
 
@@ -110,7 +110,7 @@ def test_the_fit_of_clusters_far_apart_for_their_size_is_a_caution():
     x = np.repeat([[0.0, 0.0], [1.0, 0.0]], [20, 21], axis=0) + 0.01 * RNG.normal(size=(41, 2))
     fit = fitted(x)
     assert fit.verdict[0] == "caution"
-    assert "All clusters are at least twice as wide" in fit.verdict[1]
+    assert "Clusters 0, 1 are at least twice as wide" in fit.verdict[1]
 
 
 def fitted(x):
