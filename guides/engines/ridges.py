@@ -50,7 +50,7 @@ _CLOSER, _KEPT, _TRACE = 0.01, 0.5, 0.05
 slope in the coordinate that moves and for others. Where the density is smooth, all parts are equal."""
 
 _ROUNDING, _UNRELATED = 1e-9, 1e-3
-"""Change of a slope that may be rounding: in those of the largest slope, and as a correlation of changes."""
+"""Smaller changes of a slope may be rounding: relative to the largest slope, or as correlations."""
 
 _SHARE = 0.01
 """Share of a direction, squared, from which on it lies in a site."""
@@ -131,7 +131,7 @@ class _Bend(NamedTuple):
 def at_corner(
     sites: NDArray, here: NDArray, slopes: Callable[[NDArray], NDArray]
 ) -> tuple[NDArray[np.bool_], bool]:
-    """Find the coordinates in which the density falls both ways, and its slope in them alone jumps.
+    """Find the coordinates in which the density falls both ways, and across which no other slope jumps.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ def warn_user(message: str) -> None:
 
 @contextlib.contextmanager
 def told_once() -> Iterator[None]:
-    """Give the warnings of many fits at their end, and of those that differ in numbers alone the first."""
+    """Give the warnings of many fits at the end; of those that differ only in numbers, give the first."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", SideBayesWarning)

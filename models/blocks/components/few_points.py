@@ -27,10 +27,10 @@ _PER_CLUSTER = 3
 """Points per cluster, on average, below which they are few for its mean and spread."""
 
 _HELD = 0.75
-"""Share of a variance that comes from the prior from which on the prior holds it: deviations are doubled."""
+"""The prior holds a variance if it contributes this share or more: it then doubles the deviation."""
 
 _ENOUGH = 3
-"""Points for every number of a row of a covariance and its mean from which on they should determine it."""
+"""Points that should determine a covariance and its mean, for each number in one row of both."""
 
 
 def few_points(num_points: int, num_cells: int, num_features: int, form: str) -> str | None:

@@ -58,7 +58,7 @@ _NO_SPREAD = 5e-3
 """Standard deviation of outcomes due to random effects, relative to the noise, that counts as zero."""
 
 _COPIES, _DISTINCT = 0.9, 0.2
-"""Share of rows that equal another one, and least share of distinct outcomes, that are reported."""
+"""Copies are reported if at least this share of rows has one, and this share of outcomes is distinct."""
 
 _SINGULAR = 1e-12
 """Least eigenvalue below which directions of unit length count as dependent."""

@@ -47,7 +47,7 @@ _UPWARDS = 1e-6
 """Curvature, relative to the largest, beyond which a restricted posterior curves upwards, and is no peak."""
 
 _AWAY = 0.5
-"""Nats that Newton's step promises from which on a point is no mode."""
+"""A point is no mode if Newton's step promises more than so many nats."""
 
 _MOST_COORDINATES = 500
 """Parameters whose curvature is computed at once."""
