@@ -14,10 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base import Problem
+from .cutting_planes import summit
 from .problem.density import abstract_trace, latent_sites
 from .problem.honoured import is_improper
 
-__all__ = ["Short", "at_corner", "flat_sites", "own_sites", "short_of_mode", "without_peak"]
+__all__ = [
+    "Short",
+    "at_corner",
+    "flat_sites",
+    "own_sites",
+    "short_of_mode",
+    "short_of_summit",
+    "without_peak",
+]
 
 _MOST = 100
 """Coordinates up to which curvature is looked at; each costs two gradients."""
@@ -189,6 +198,25 @@ def short_of_mode(
     if len(taken):
         move[spots] = taken[0] * step
     return Short(move, said)
+
+
+def short_of_summit(
+    sites: NDArray, here: NDArray, density: Callable[[NDArray], tuple[NDArray, NDArray]]
+) -> Short | None:
+    """Look from an edge for where the density is highest, by cutting planes; None if that is hardly higher.
+
+    Parameters
+    ----------
+    sites, here
+        See `short_of_mode`.
+    density : callable
+        Log densities and their gradients at rows of coordinates.
+    """
+    spots = np.flatnonzero(sites != "")
+    top = summit(spots, here, _width(here[spots]), density)
+    if top.certain and top.rise <= _LITTLE:
+        return None
+    return Short(top.move if top.certain or top.rise > _SHORT else np.zeros_like(here), "")
 
 
 def without_peak(

@@ -110,6 +110,8 @@ class Ascent:
     gradient : callable
         Gradients of that density at rows of unconstrained coordinates, by the program of the climb; NaN
         where the density is not finite.
+    sharp : bool
+        Whether it ended at a corner or an edge of the density, where there is no curvature.
     message : str
         How the ascent ended, in a sentence without a full stop.
     """
@@ -128,6 +130,7 @@ class Ascent:
     modes: Modes
     history: NDArray
     gradient: Callable[[NDArray], NDArray]
+    sharp: bool
     message: str
 
 
@@ -219,14 +222,19 @@ def ascend(
             pace=_PACE,
         )
 
-        def gradient(points: NDArray) -> NDArray:
+        def density(points: NDArray) -> tuple[NDArray, NDArray]:
             found = []
             for chunk in _chunks(points, len(first_ones.code)):
                 start = first_ones._replace(search=first_ones.search._replace(point=chunk))
                 search = climb(start, *fixed, np.asarray(1))[0].search
-                finite = np.isfinite(search.value)[:, None]
-                found.append(np.where(finite, -np.asarray(search.gradient), np.nan))
-            return np.concatenate(found)[: len(points)]
+                value = -np.asarray(search.value)
+                slopes = np.where(np.isfinite(value)[:, None], -np.asarray(search.gradient), np.nan)
+                found.append((value, slopes))
+            values, slopes = map(np.concatenate, zip(*found, strict=True))
+            return values[: len(points)], slopes[: len(points)]
+
+        def gradient(points: NDArray) -> NDArray:
+            return density(points)[1]
 
         run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
 
@@ -235,7 +243,7 @@ def ascend(
             points, value = np.asarray(search.point), -np.asarray(search.value)
             gentle = np.abs(np.asarray(search.gradient)) <= _GENTLE * (1 + np.abs(value))[:, None]
             ends = judged(problem, where, points, value, lambda _, rows: gradient(rows))
-            return ends.looking_ahead(gentle, np.asarray(state.code) == CUT)
+            return ends.looking_ahead(gentle, np.asarray(state.code) == CUT, density)
 
         def send(_: _Climb, ends: Ends) -> _Climb:
             return first_ones._replace(search=first_ones.search._replace(point=ends.sent_in))
@@ -350,9 +358,10 @@ def _ended(
     if code == STALLED and bool(spent or is_flat(end, _AT_REST)):
         code, size = SETTLED, f"{size}, the smallest that rounding allows"
     if code != SETTLED and best in ends.corners:
-        code, size = SETTLED, f"at a corner of the density in {ends.corners[best]}"
+        code, size = SETTLED, f"at {ends.corners[best]}"
     is_mode, remark = ends.remark(best, here)
-    stopped = [end for end, short in ends.short.items() if short.said and end != best]
+    short = {end for end, short in ends.short.items() if short.said} | ends.on_edges
+    stopped = [end for end in short if end != best]
     arrived = sound & ~np.isin(np.arange(len(value)), stopped)
     modes = distinct_ends(problem, value, arrived, sites, starts, free)
     if not is_mode:
@@ -402,6 +411,7 @@ def _ended(
         modes=modes,
         history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
         gradient=gradient,
+        sharp=best in ends.corners or best in ends.on_edges,
         message=message,
     )
 

@@ -253,6 +253,12 @@ def _factor(problem: Problem, mode: Ascent, hessian: NDArray, across: NDArray) -
     if curvature[0] > _FLAT * curvature[-1]:
         return np.linalg.cholesky(hessian)
     _refuse_no_mode(mode)
+    if mode.sharp:
+        raise FitError(
+            "Laplace: the ascent ended at a corner or an edge of the density, such as of absolute values, "
+            "where slopes jump and a normal approximation has no width; use NUTS",
+            mode.sites,
+        )
     share = {
         name: float(np.sum(np.square(value)))
         for name, value in ravel_pytree(mode.free)[1](

@@ -23,7 +23,15 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.side_by_side import one_member, run_each
 from ..problem.density import abstract_trace
-from ..ridges import Short, at_corner, flat_sites, own_sites, short_of_mode, without_peak
+from ..ridges import (
+    Short,
+    at_corner,
+    flat_sites,
+    own_sites,
+    short_of_mode,
+    short_of_summit,
+    without_peak,
+)
 
 __all__ = ["Ends", "Points", "climbed_inside", "judged"]
 
@@ -52,8 +60,14 @@ _OUT_OF_SIGHT = 20.0
 _APART, _RISE = 0.1, 0.5
 """Median difference of neighbouring densities of ends, in nats, and their growth with every unit outwards."""
 
+_ALL = 20
+"""Coordinates up to which all ends at edges go on by cutting planes, not the highest alone."""
+
 _ALIKE = 0.01
 """Nats up to which ends are of one height."""
+
+_SHARPLY = 1e-4
+"""The same at a corner or an edge, where climbs stop early."""
 
 INSIDE, LOST, ON_EDGE, RUNAWAY = range(4)
 """The density peaks inside; rises inwards; has its mode on the edge; grows without bound towards it."""
@@ -76,9 +90,9 @@ class Ends:
     short : dict of int to Short
         Ends from which Newton's step promises a higher density; see `looking_ahead`.
     corners : dict of int to str
-        Ends that arrived at a corner of the density, and the sites along which it has it.
+        Ends that arrived at a corner or an edge of the density, and what it is.
     on_edges : set of int
-        Ends at edges of the density, along which it may rise.
+        Other ends at edges of the density, along which it may rise.
     """
 
     problem: Problem
@@ -102,11 +116,17 @@ class Ends:
         moved = np.where(self.kinds == LOST, self.points / 2, self.points)
         return np.where(self._around, -self.points / 2, moved) + self._ahead
 
-    def looking_ahead(self, gentle: NDArray[np.bool_], cut: NDArray[np.bool_]) -> Ends:
+    def looking_ahead(
+        self,
+        gentle: NDArray[np.bool_],
+        cut: NDArray[np.bool_],
+        density: Callable[[NDArray], tuple[NDArray, NDArray]],
+    ) -> Ends:
         """Have climbs in sites outside blocks go on where Newton's step promises a higher density.
 
         Climbs with large slopes, and those that were cut short, are looked at where they ended at a corner
-        of the density, in the other coordinates. Ends as high as one that has arrived are not looked at.
+        of the density, in the other coordinates. At edges they go on by cutting planes. Ends as high as one
+        that has arrived are not looked at.
 
         Parameters
         ----------
@@ -114,31 +134,39 @@ class Ends:
             Coordinates in which the slope is small.
         cut : ndarray of bool, shape (num_ends,)
             Climbs that stopped at their largest number of steps.
+        density : callable
+            Log densities and their gradients at rows of coordinates.
         """
         at_rest = gentle.all(axis=1) & ~cut
         sites, short = own_sites(self.problem), {}
         arrived: dict[int, str] = {}
-        on_edges = set()
-        for end in np.flatnonzero(np.isfinite(self.values) & ~self.lost).tolist():
-            alike = np.isclose(self.values[list(arrived)], self.values[end], rtol=0, atol=_ALIKE)
+        on_edges: set[int] = set()
+        ends = np.flatnonzero(np.isfinite(self.values) & ~self.lost)
+        for end in ends[np.argsort(-self.values[ends], kind="stable")].tolist():
+            below = self.values[list(arrived)] - self.values[end]
+            alike = below <= np.where(list(arrived.values()), _SHARPLY, _ALIKE)
             if alike.any():
                 arrived[end] = list(arrived.values())[alike.argmax()]
                 continue
-            near, asked = self._near(end, sites), (self.points[end], self._slopes_at(end))
+            near, here = self._near(end, sites), self.points[end]
             corners, aslant = np.zeros(near.shape, bool), False
             if not at_rest[end]:
-                corners, aslant = at_corner(near, *asked)
-                if aslant:
-                    on_edges.add(end)
-                if aslant or not (corners.any() and (gentle[end] | (near != "")).all()):
+                corners, aslant = at_corner(near, here, self._slopes_at(end))
+                asked = corners.any() or (aslant and (not on_edges or (near != "").sum() <= _ALL))
+                on_edges |= {end} if aslant else set()
+                if not asked or not (gentle[end] | (near != "")).all():
                     continue
-            found = short_of_mode(np.where(corners, "", near), *asked)
+            if aslant:
+                found = short_of_summit(near, here, density)
+            else:
+                found = short_of_mode(np.where(corners, "", near), here, self._slopes_at(end))
             if found is None:
-                arrived[end] = ", ".join(dict.fromkeys(near[corners].tolist()))
+                arrived[end] = _place(near, corners, aslant)
             else:
                 short[end] = found
-        corners_of = {end: sites for end, sites in arrived.items() if sites}
-        return replace(self, short=short, corners=corners_of, on_edges=frozenset(on_edges))
+        places = {end: place for end, place in arrived.items() if place}
+        on_edges -= places.keys()
+        return replace(self, short=short, corners=places, on_edges=frozenset(on_edges))
 
     def pick(self, fresh: Any, state: Any) -> Any:
         """The states of climbs, fresh ones for those that are lost; arrays have an axis of ends in front."""
@@ -257,6 +285,12 @@ def judged(
             if _grows(np.abs(points[alike, spot]), values[alike]):
                 kinds[alike, spot] = RUNAWAY
     return Ends(problem, where, points, kinds, values, slopes)
+
+
+def _place(near: NDArray, corners: NDArray[np.bool_], aslant: bool) -> str:
+    """Where slopes do not vanish at a mode; empty if they do."""
+    sites = ", ".join(dict.fromkeys(near[(near != "") if aslant else corners].tolist()))
+    return f"{'an edge' if aslant else 'a corner'} of the density in {sites}" if sites else ""
 
 
 def _grows(distance: NDArray, values: NDArray) -> bool:

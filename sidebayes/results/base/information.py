@@ -121,7 +121,8 @@ def _by_information(
     if not np.isfinite(curvature).all() or curvature[0] <= _FLAT * curvature[-1]:
         raise ValueError(
             "the log joint is no peak where the fit ended (least relative curvature "
-            f"{curvature[0]:.2g}): there are no standard errors. {_remedy(run)}"
+            f"{curvature[0]:.2g}), or an edge, as of absolute values: there are no standard errors. "
+            f"{_remedy(run)}"
         )
     gain = float(((axes.T @ (gradients[0] / scale)) ** 2 / curvature).sum() / 2)
     if gain > _AWAY:

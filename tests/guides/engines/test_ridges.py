@@ -1,17 +1,23 @@
 """Ends of climbs without a peak: ridges and rises that level off, beside peaks of any width and shape."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
+from scipy.optimize import linprog
 from scipy.special import expit
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.cutting_planes import summit
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.optimisers.optimise import MAP
 from sidebayes.guides.engines.ridges import at_corner, flat_sites, short_of_mode, without_peak
 from sklearn.linear_model import Lasso
+from statsmodels.regression.quantile_regression import QuantReg
 
 YEARS = np.vander(np.arange(2000.0, 2021.0), 3) / [1e6, 1e3, 1.0]
 """Columns that are all but dependent: their least relative curvature is 4e-10."""
@@ -158,6 +164,102 @@ def test_the_mode_at_a_corner_is_that_of_the_lasso():
     lasso = Lasso(alpha=20.0 / len(y), fit_intercept=False, tol=1e-12).fit(x, y).coef_
     np.testing.assert_allclose(np.squeeze(result.draws["slopes"]), lasso, atol=1e-6)
     assert lasso[1] == 0
+
+
+def absolute(design, y):
+    """Log density of least absolute deviations and its gradient, at rows of coefficients."""
+
+    def density(points):
+        rest = y - points @ design.T
+        return -np.abs(rest).sum(axis=1), np.sign(rest) @ design
+
+    return density
+
+
+@pytest.mark.parametrize("centre", [0.0, 1000.0], ids=["centred", "nearly parallel planes"])
+def test_cutting_planes_find_the_mode_on_an_edge(centre):
+    rng = np.random.default_rng(3)
+    design = np.column_stack([np.ones(60), centre + rng.normal(size=(60, 3))])
+    y = design @ [1.0, 0.5, -0.5, 0.2] + rng.standard_t(3, size=60)
+    density = absolute(design, y)
+    start = np.linalg.lstsq(design, y, rcond=None)[0]
+    top = summit(np.arange(4), start, np.full(4, 1e-5), density)
+    assert top.certain
+    end = density(np.stack([start + top.move, start]))[0]
+    ones, free = np.ones(60), [(None, None)] * 4
+    exact = linprog(
+        np.concatenate([np.zeros(4), ones, ones]),
+        A_eq=np.column_stack([design, np.diag(ones), -np.diag(ones)]),
+        b_eq=y,
+        bounds=free + [(0, None)] * 120,
+    )
+    assert end[0] == pytest.approx(-exact.fun, abs=1e-4)
+    assert top.rise == pytest.approx(end[0] - end[1])
+    again = summit(np.arange(4), start + top.move, np.full(4, 1e-5), density)
+    assert again.certain
+    assert again.rise <= 1e-4
+
+
+def test_cutting_planes_find_the_mode_with_a_scale():
+    """A density that is concave in the coefficients at every scale, and not in both together."""
+    rng = np.random.default_rng(4)
+    design = np.column_stack([np.ones(50), rng.normal(size=50)])
+    y = design @ [1.0, 0.5] + rng.standard_t(3, size=50)
+    of_one = absolute(design, y)
+
+    def density(points):
+        scale = np.exp(points[:, 2])
+        value, slope = of_one(points[:, :2])
+        own = -value / scale - 50
+        return value / scale - 50 * points[:, 2], np.column_stack([slope / scale[:, None], own])
+
+    start = np.append(np.linalg.lstsq(design, y, rcond=None)[0], 0.0)
+    top = summit(np.arange(3), start, np.full(3, 1e-5), density)
+    end = start + top.move
+    assert top.certain
+    least = summit(np.arange(2), start[:2], np.full(2, 1e-5), of_one)
+    np.testing.assert_allclose(design @ (end - start)[:2], design @ least.move, atol=1e-3)
+    assert np.exp(end[2]) == pytest.approx(-of_one(end[None, :2])[0][0] / 50, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "density",
+    [
+        lambda p: (np.abs(p).sum(axis=1), np.sign(p)),
+        lambda p: (
+            p[:, 0] ** 2 - np.abs(p[:, 1]),
+            np.stack([2 * p[:, 0], -np.sign(p[:, 1])], axis=1),
+        ),
+        lambda p: (1e13 - np.abs(p).sum(axis=1), -np.sign(p)),
+    ],
+    ids=["trough", "saddle", "rounding"],
+)
+def test_cutting_planes_are_not_certain_elsewhere(density):
+    assert not summit(np.arange(2), np.zeros(2), np.full(2, 1e-5), density).certain
+
+
+def test_more_coordinates_than_planes_can_tell_of_are_left_alone():
+    assert not summit(np.arange(51), np.zeros(51), np.ones(51), None).certain
+
+
+def quantile(x: Annotated[ArrayLike, "rows ..."], y: Annotated[ArrayLike, "rows"]):
+    slopes = numpyro.sample("slopes", dist.Normal(0.0, 1e3).expand([3]).to_event(1))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.AsymmetricLaplaceQuantile(x @ slopes, 1.0, 0.8), obs=y)
+
+
+def test_the_mode_on_an_edge_is_that_of_quantile_regression():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(80), rng.normal(size=(80, 2))])
+    y = x @ [1.0, 0.5, -0.5] + rng.standard_t(3, size=80)
+    with jax.enable_x64(True):
+        problem = Problem(quantile, (jnp.asarray(x), jnp.asarray(y)))
+        result = MAP(num_restarts=3, max_steps=100).run(problem, progress=False)
+    assert result.status.converged
+    assert "at an edge of the density in slopes" in result.status.message
+    assert len(result.modes.height) == 1
+    exact = QuantReg(y, x).fit(q=0.8, p_tol=1e-9).params
+    np.testing.assert_allclose(np.squeeze(result.draws["slopes"]), exact, atol=1e-3)
 
 
 def large_outcomes(y):
