@@ -24,6 +24,6 @@ def listed(names: Iterable[str]) -> str:
 
 
 def between(groups: Iterable[Iterable[str]]) -> str:
-    """Join groups of names by "and"; a group of several names is in brackets."""
+    """Join groups of names; a group of several names is in brackets."""
     rows = [list(group) for group in groups]
-    return " and ".join(f"({listed(row)})" if len(row) > 1 else listed(row) for row in rows)
+    return in_a_row(f"({listed(row)})" if len(row) > 1 else listed(row) for row in rows)

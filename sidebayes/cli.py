@@ -302,6 +302,10 @@ def fit_method(
     console.print(sidebayes.compare({data: outcome.fit}))
     if "fixed" in outcome.fit.run.signature:
         console.print(outcome.fit.coefficients().to_string(), highlight=False)
+    if "event" in outcome.fit.run.signature:
+        of_survival = r"^(association|log_hazard_ratios)\b"
+        table = outcome.fit.summary().filter(regex=of_survival, axis=0)
+        console.print(f"\n{table.to_string()}", highlight=False)
     if out is not None:
         outcome.fit.save(out)
         console.print(f"saved {out}")

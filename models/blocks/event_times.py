@@ -118,7 +118,10 @@ class HazardPrior:
         number = check_integer("num_intervals", num_intervals)
         time, event = read_times(time, event)
         if not event.any():
-            raise ValueError("event has no event; write HazardPrior(cuts, level) with a known rate")
+            raise ValueError(
+                "event is 0 for all subjects, so that nothing determines the rate of events; pass "
+                "hazard=HazardPrior(cuts, level), whose level is the log of a rate known from elsewhere"
+            )
         seen = time[event]
         cuts = np.unique(np.quantile(seen, np.arange(1, number) / number))
         cuts = cuts[cuts < seen.max()]  # the last interval has an event

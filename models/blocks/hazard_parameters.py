@@ -194,8 +194,8 @@ class HazardParameters(Block):
         if not dependent:
             return None
         return (
-            f"Covariates {dependent} are constant, or depend linearly on the others: the prior alone decides "
-            "how their log hazard ratios are shared; drop them"
+            f"Columns {dependent} of covariates are constant, or depend linearly on the others: the prior "
+            "alone decides how their log hazard ratios are shared; drop them"
         )
 
     def starts(

@@ -21,6 +21,7 @@ from sidebayes.models.blocks.roles import Role, Signature
 from sidebayes.runs.cards import CARDS, Card
 
 from .columns import NamedTable, by_group, group_names
+from .words import spoken
 
 __all__ = ["Arguments", "Given", "from_columns", "from_formula"]
 
@@ -135,7 +136,8 @@ def from_formula(
         if to.option_of(HazardPrior) is None:
             raise ValueError(f"{to.card.name} has no use for --survival; leave it out")
         once = frame.drop_duplicates(group) if subjects is None else subjects
-        found = found.survival(survival, once)  # type: ignore[attr-defined]
+        with spoken({"formula": "--survival"}):
+            found = found.survival(survival, once)  # type: ignore[attr-defined]
     data = {name: found[name] for name in found if name in to.signature}
     return Given(data, {n: v for n, v in found.items() if n not in data}, frame[group])
 

@@ -114,7 +114,14 @@ class Design(Mapping[str, Any]):
             rows.append(own)
         return self._stacked(matrices, rows)
 
-    def survival(self, formula: str, table: Any, *, num_intervals: int = 6) -> dict[str, Any]:
+    def survival(
+        self,
+        formula: str,
+        table: Any,
+        *,
+        num_intervals: int = 6,
+        hazard: HazardPrior | None = None,
+    ) -> dict[str, Any]:
         """Data and weak priors for ``sidebayes.fit("joint_survival", **design.survival(...))``.
 
         Parameters
@@ -128,6 +135,8 @@ class Design(Mapping[str, Any]):
             rows. Subjects without measurements are left out, with a warning.
         num_intervals : int
             Number of intervals of the piecewise-constant baseline hazard; each has equally many events.
+        hazard : HazardPrior, optional
+            Intervals and prior of the hazard, in place of a weak prior computed from the events.
 
         Returns
         -------
@@ -141,7 +150,8 @@ class Design(Mapping[str, Any]):
         Raises
         ------
         ValueError
-            If the formula cannot be read, or a subject has no row in the table, or several.
+            If the formula cannot be read, or a subject has no row in the table, or several. If no event
+            was seen, and `hazard` is not given.
         """
         text = formula if isinstance(formula, str) else ""
         found = re.fullmatch(rf"\s*Surv\(\s*({NAME})\s*,\s*({NAME})\s*\)\s*~(.+)", text)
@@ -171,13 +181,15 @@ class Design(Mapping[str, Any]):
         random = self["random"].to_numpy(float)
         structure = Structure.read(self["covariance"], random.shape[1])
         random = random @ np.linalg.inv(prior.map_of(structure))
-        scales = _ratio_scales(self["y"], self["fixed"], random, columns)
+        if hazard is None:
+            scales = _ratio_scales(self["y"], self["fixed"], random, columns)
+            hazard = HazardPrior.weak(time, event, num_intervals=num_intervals, **scales)
         return self._data | {
             "time": pd.Series(time, names),
             "event": pd.Series(event.astype(float), names),
             "covariates": columns if columns.shape[1] else None,
             "prior": prior,
-            "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
+            "hazard": hazard,
         }
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:

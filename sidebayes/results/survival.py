@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from sidebayes.models.blocks.side_information.groups import Groups, check_order_
 from ..common.arrays import real_array
 from ..common.clocks import Measures, late_subjects
 from ..common.warnings import warn_user
-from ..runs.checks import check_dims
+from ..runs import checks
 from ..runs.run import Run
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
@@ -118,14 +119,17 @@ def survival(
         frailty = jnp.zeros(number) if fn.frailty is None else fn.frailty
         return jnp.concatenate([fn.log_hazards, fn.cuts, fn.log_ratio, frailty])
 
+    def at_draws(run: Run) -> NDArray:
+        found: NDArray = over_draws(fit, hazards, run, matched_draws(*fit.relabelled))
+        return found
+
     with run.precision:
-        draws = over_draws(fit, hazards, run, matched_draws(*fit.relabelled))
+        draws = at_draws(run)
+        if np.isnan(draws).any():
+            raise TypeError(_lacking(run, at_draws))
         sizes = fn.log_hazards.shape[0], fn.cuts.shape[0], number
         parts = np.split(draws, np.cumsum(sizes), axis=1)
         lasted = np.asarray(_curves(tuple(map(jnp.asarray, parts)), at, until))
-    if np.isnan(lasted).any():
-        missing = [n for n, v in fit.run.data.items() if v is not None and n not in named]
-        raise TypeError(f"{run.method} lacks data that the hazard depends on, among {missing}")
     tail = (1 - probability) / 2
     lower, upper = np.quantile(lasted, [tail, 1 - tail], axis=0)
     coords = {"subject": names, "time": at}
@@ -158,11 +162,27 @@ def _warn_of_later_rows(fit: FitBase, run: Run, time: NDArray, since: NDArray) -
             return
 
 
+def _lacking(run: Run, at_draws: Callable[[Run], NDArray]) -> str:
+    """Say which tables that were left out the hazard depends on."""
+    roles = [r for r in run.signature.of_kind("table") if _is_unknown(run.data.get(r.name))]
+    known = {**run.data, **{r.name: np.zeros_like(run.data[r.name]) for r in roles}}
+    wanted = [
+        f"{role.name}, {checks.wanted(role)}"
+        for role in roles
+        if np.isnan(at_draws(run.with_data(known | {role.name: run.data[role.name]}))).any()
+    ]
+    return f"{run.method} lacks data that the hazard depends on: pass {'; '.join(wanted)}"
+
+
+def _is_unknown(table: Any) -> bool:
+    return table is not None and bool(np.isnan(table).all())
+
+
 def _filled(fit: FitBase, data: tuple, named: dict[str, Any]) -> Run:
     """The run at new data, with tables that were left out, as times are, as numbers not known."""
     fitted = fit.run
     given = check_new(fitted, data, named, ("links", "table"))
-    sizes = check_dims(fitted.signature, given)
+    sizes = checks.check_dims(fitted.signature, given)
     run = fitted.with_data(fill_tables(replace(fitted, data=given), sizes, fitted.data))
     warn_of_reading_others(fit, given)
     return run

@@ -432,7 +432,7 @@ def test_scores_of_powers_are_refused(gaussian):
     with pytest.raises(ValueError, match="power"):
         gaussian[1].loo()
     mode = sb.fit(
-        "geodesic_embedding", Z, num_neighbors=8, engine=sb.MAP(max_steps=3), progress=False
+        "geodesic_embedding", Z, num_neighbors=4, engine=sb.MAP(max_steps=3), progress=False
     )
     with pytest.raises(ValueError, match=r"BIC is about densities of data.* to a power"):
         _ = mode.bic

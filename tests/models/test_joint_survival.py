@@ -307,7 +307,7 @@ def test_survival_curves(fitted, data):
     covariates = data["covariates"].iloc[[3]]
     again = fitted.survival(at, **new, covariates=covariates, since=0.0)
     np.testing.assert_allclose(again["mean"][0], origin["mean"][3], atol=1e-12)
-    with pytest.raises(TypeError, match="lacks data .*covariates"):
+    with pytest.raises(TypeError, match="depends on: pass covariates, an array"):
         fitted.survival(at, **new, since=0.0)
     since = pd.Series(np.asarray(data["time"]))
     with pytest.raises(ValueError, match="since has 79 at place 0, by its index, where 0 is"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from sidebayes.diagnostics.trust.estimates import estimate_tables
@@ -193,8 +194,9 @@ def test_independent_outputs_given_the_class():
     x = np.vstack([np.hstack([DATA.x, 0 * DATA.x]), np.hstack([0 * other.x, other.x])])
     y, subject = np.concatenate([DATA.y, other.y]), np.concatenate([DATA.subject, other.subject])
     outputs = np.repeat(np.eye(2), [len(DATA.y), len(other.y)], axis=0)
+    by_name = pd.Series(DATA.label)
     found = sb.fit(
-        "mixed_effects_mixture", y, x, x, subject, outputs, known=DATA.label, num_clusters=2,
+        "mixed_effects_mixture", y, x, x, subject, outputs, known=by_name, num_clusters=2,
         covariance=(2, 2), engine=TIGHT, progress=False,
     )  # fmt: skip
     alone = [density(fit(data=data, known=DATA.label)) for data in (DATA, other)]

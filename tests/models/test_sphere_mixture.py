@@ -65,7 +65,7 @@ def test_two_clusters_are_found(options):
 @EVERY
 def test_em_is_monotone_and_ends_at_a_mode(options):
     """From poor starts, on clusters that overlap and reach over most of the sphere."""
-    x = clusters(np.random.default_rng(3), 3, 2, 0.8, 120)
+    x = clusters(np.random.default_rng(3), 3, 2, 0.75, 120)
     problem = Problem(sphere_mixture, (jnp.asarray(x),), {"num_clusters": 2, **options})
     result = EM(num_restarts=12, tol=1e-10).run(problem, seed=1, progress=False)
     history = result.objective

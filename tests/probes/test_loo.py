@@ -133,12 +133,12 @@ def shifted():
 def survival():
     """Effects of two subjects, one of whom was censored."""
     held = {"level": 0.5, "spread": 0.8, "noise": 2.0, "hazard": 0.1, "pull": -0.3}
-    y, times, subjects = np.array([0.9, 1.2, 0.1]), np.zeros(3), np.array(["b", "a", "b"])
+    y, times, subjects = np.array([1.2, 0.9, 0.1]), np.zeros(3), np.array(["a", "b", "b"])
     until, died = np.array([1.3, 0.4]), np.array([0.0, 1.0])
     points = grid(np.linspace(-7, 7, 141), np.linspace(-7, 7, 141))
     rate = np.exp(held["hazard"] + held["pull"] * points)
     terms = died * np.log(rate) - rate * until
-    for row, subject in enumerate([1, 0, 1]):
+    for row, subject in enumerate([0, 1, 1]):
         centre = held["level"] + held["spread"] * points[:, subject]
         terms[:, subject] += norm.logpdf(y[row], centre, held["noise"])
     prior = norm.logpdf(points).sum(axis=1)

@@ -34,7 +34,8 @@ __all__ = ["Elsewhere", "log_volume", "mass_elsewhere"]
 _MOST_COORDINATES = 12
 """Maximum number of coordinates for which a search from random points can find a narrow mode."""
 _STARTS = 1024, 16384
-"""Minimum and maximum number of random points; no search is made where `_WORK` allows fewer."""
+"""Minimum and maximum number of random points; no search is made where `_WORK` allows fewer. The number is at
+most the minimum doubled with each coordinate."""
 _WORK = 2e7
 """Maximum product of points and entries of the data."""
 _CLIMBS = 64
@@ -146,7 +147,7 @@ def mass_elsewhere(
     width = sum(math.prod(free.shape) for free in shapes.values())
     latent = latent_sites(abstract_trace(problem))
     entries = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.args))
-    number = min(_STARTS[1], int(_WORK / max(1, entries)))
+    number = min(_STARTS[1], _STARTS[0] * 2**width, int(_WORK / max(1, entries)))
     own = {name: _rows(draws[name]) for name in latent}
     total = len(next(iter(own.values())))
     if width > _MOST_COORDINATES or number < _STARTS[0] or total < _PER_COORDINATE * width:

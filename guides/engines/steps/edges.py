@@ -205,7 +205,7 @@ class Ends:
         if (row == RUNAWAY).any():
             return False, (
                 f"the density grows without bound towards {self._named(row == RUNAWAY, values)}, so "
-                "that there is no mode; take a prior that is finite there, or draws ('nuts')"
+                "that there is no mode; take a prior that vanishes there, or draws ('nuts')"
             )
         if (row == LOST).any():
             return False, (

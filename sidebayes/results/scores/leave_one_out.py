@@ -99,7 +99,7 @@ def loo(
     ------
     ValueError
         If the fit is a point estimate, holds more than three numbers at point estimates, or gives
-        some units no density; or, for "row", if units do not consist of rows.
+        some units no density; if there is only one unit; or, for "row", if units do not consist of rows.
 
     References
     ----------
@@ -175,6 +175,12 @@ def _look_at_points(fit: FitBase) -> None:
 
 def _of_units(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
     flat = terms.reshape(-1, terms.shape[-1]).T
+    if len(flat) == 1:
+        raise ValueError(
+            f"{fit.method} observes all data as one unit, without which none are left: a site without plate "
+            "and annotated rows, or rows that links all join (unit='row' scores these without their links). "
+            "Compare such fits by fit.log_evidence"
+        )
     if fit.run.model is None:  # which tells the units
         return _weighted(-flat, flat, None)
     observed, names = _observed(fit, "set"), unit_names(fit.run, units_of_terms(fit))

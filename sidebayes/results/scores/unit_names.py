@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 from xarray import DataArray
 
+from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.guides.engines.problem.units import Layout, lay_out_units, observed_units
 
 from ...runs.run import Run
 from ...runs.stored import coordinates
 from ..base.fit_base import FitBase
 
-__all__ = ["by_unit", "observed_terms", "unit_names", "units_of_terms"]
+__all__ = ["by_unit", "num_observations", "observed_terms", "unit_names", "units_of_terms"]
 
 
 def units_of_terms(fit: FitBase) -> dict[str, NDArray[np.int64]]:
@@ -46,6 +48,19 @@ def observed_terms(fit: FitBase) -> dict[str, NDArray[np.bool_]]:
             "the model observes nothing, since its mask hides every row; a mask is True where a row counts"
         )
     return found
+
+
+def num_observations(fit: FitBase) -> int:
+    """Number of units of data; of what is observed as a whole, such as a series, the number of entries."""
+    told = observed_terms(fit)
+    with fit.run.precision:
+        layout, trace = lay_out_units(fit.run.problem), abstract_trace(fit.run.problem)
+    entries: dict[str, int] = {}
+    for name in map(str, fit.tree["log_likelihood"].data_vars):
+        if layout.site_dims[name] is None:
+            dim = _dimension(layout, name)
+            entries[dim] = entries.get(dim, 0) + math.prod(np.shape(trace[name]["value"]))
+    return sum(entries.get(dim, int(own.sum())) for dim, own in told.items())
 
 
 def unit_names(run: Run, unit: Mapping[str, NDArray[np.int64]]) -> NDArray[np.object_]:

@@ -27,7 +27,7 @@ from ...runs.run import Run
 from ...tasks import Task, run_tasks
 from ..base.fit_base import FitBase
 from ..base.other_rows import joined_units, refuse_reading_others, sum_by_unit
-from .unit_names import by_unit, observed_terms, unit_names
+from .unit_names import by_unit, num_observations, observed_terms, unit_names
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOOKFold
@@ -82,7 +82,7 @@ def bic(fit: FitBase) -> float:
     with fit.run.precision:
         refuse_no_likelihood(fit.run)
         values = {str(name): value.to_numpy() for name, value in latent.items()}
-        number = max(sum(int(own.sum()) for own in observed_terms(fit).values()), 1)
+        number = max(num_observations(fit), 1)
         cost = code_length(fit.run.problem, values, number, fit.config.corners)
     return 2 * (cost - float(terms.sum()))
 

@@ -152,3 +152,4 @@ def test_names_that_could_be_taken_for_several_are_quoted():
     assert "no other run is of the posterior of “this and that”" in table.headline
     assert list(table.frame.index) == list(names)
     assert between([["sex, soft", "b"], ["c"]]) == "(“sex, soft” and b) and c"
+    assert between([["a"], ["b"], ["c"]]) == "a, b and c"

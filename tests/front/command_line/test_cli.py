@@ -220,15 +220,22 @@ def test_every_card_is_fitted(name, tables):
 
 def test_coefficients_are_shown(tables, monkeypatch):
     found = pd.DataFrame({"standard_error": [0.5, 0.1]}, index=["Intercept", "t"])
+    parts = ["association[t]", "log_hazard_ratios[age]", "noise"]
+    summary = pd.DataFrame({"estimate": [0.3, 0.7, 1.5]}, index=parts)
     fit = SimpleNamespace(
-        run=SimpleNamespace(signature={"fixed"}), coefficients=lambda: found, method="mixed_effects"
+        run=SimpleNamespace(signature={"fixed", "event"}),
+        coefficients=lambda: found,
+        summary=lambda: summary,
+        method="joint_survival",
     )
     outcome = Outcome(fit, [], pd.Series(range(10)))
     monkeypatch.setattr("sidebayes.commands.fitting.fit_asked", lambda asked: outcome)
     monkeypatch.setattr(sidebayes, "compare", lambda fits: "compared")
-    text = run("fit", "mixed_effects", "long.csv", *MIXED)
+    text = run("fit", "joint_survival", "long.csv", *MIXED, "--survival", "Surv(time, event) ~ 1")
     shown = text[text.index("standard_error") :].splitlines()[1:3]
     assert [line.split() for line in shown] == [["Intercept", "0.5"], ["t", "0.1"]]
+    of_survival = text[text.index("estimate") :].splitlines()[1:]
+    assert [line.split()[0] for line in of_survival if line] == parts[:2]
 
 
 def test_fixed_effects_are_shown(tables, monkeypatch):
@@ -306,6 +313,10 @@ def test_classes_are_numbered_alike():
         ("fit domain_adaptation iris --num-clusters 3", "has no use for --num-clusters"),
         ("fit joint_survival long.csv --formula y~t+(1|who)", "joint_survival needs --survival"),
         ("fit joint_survival long.csv --survival Surv(a,b)~1", "--survival needs --formula"),
+        (
+            "fit joint_survival long.csv --formula y~t+(1|who) --survival Surv(time,event)~sex",
+            "--survival 'Surv(time,event)~sex' cannot be evaluated",
+        ),
         ("fit mixed_effects long.csv --formula y~t+(1|who) --group who", "leave out --group"),
         (
             "fit mixed_effects_mixture long.csv --formula y~1+(1|who) --label t --num-known 2",

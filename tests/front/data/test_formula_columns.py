@@ -131,6 +131,12 @@ def test_outputs_and_times_in_backticks(table):
     data = single.survival("Surv(`the end`, `was dead`) ~ 1", subjects)
     assert data["time"].tolist() == [50.0, 51.0, 52.0, 53.0, 54.0, 55.0]
     assert data["event"].tolist() == [0.0, 1.0] * 3
+    nobody = subjects.assign(**{"was dead": 0})
+    with pytest.raises(ValueError, match=r"event is 0 for all subjects.*pass hazard=HazardPrior"):
+        single.survival("Surv(`the end`, `was dead`) ~ 1", nobody)
+    known = sb.HazardPrior([2.0], level=-3.0)
+    given = single.survival("Surv(`the end`, `was dead`) ~ 1", nobody, hazard=known)
+    assert given["hazard"] is known
     for formula in ("Surv(day, `was dead`) ~ 1", "Surv(`the end`, `was dead`) ~ day"):
         with pytest.raises(ValueError, match="column 'day' holds dates or durations"):
             single.survival(formula, subjects)

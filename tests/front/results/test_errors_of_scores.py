@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
 from numpyro import handlers
+from scipy.stats import multivariate_normal
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.units import observed_units
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
@@ -137,6 +138,29 @@ def test_bic_charges_for_rows_that_are_predicted_with_certainty():
     sure = {"logit": np.full((1, 1), 60.0)}
     fit = sidebayes.fit(certain, np.ones(30), engine=Told(sure), progress=False)
     assert fit.bic == pytest.approx(np.log(30))
+
+
+def series(y: Annotated[ArrayLike, "rows"]):
+    """Dependent on one another, so that the data are one unit."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 5.0))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    covariance = scale**2 * (jnp.eye(len(y)) + 0.5)
+    numpyro.sample("y", dist.MultivariateNormal(jnp.full(len(y), mean), covariance), obs=y)
+
+
+def test_bic_of_a_series_counts_its_entries():
+    y = np.linspace(-1.0, 2.0, 12)
+    known = {"mean": np.zeros((1, 1)), "scale": np.ones((1, 1))}
+    fit = sidebayes.fit(series, y, engine=Told(known), progress=False)
+    likelihood = multivariate_normal(np.zeros(12), np.eye(12) + 0.5).logpdf(y)
+    assert fit.bic == pytest.approx(2 * np.log(12) - 2 * likelihood)
+
+
+def test_the_only_unit_cannot_be_left_out():
+    draws = {"mean": MEAN, "scale": np.ones_like(MEAN)}
+    fit = sidebayes.fit(series, Y, engine=Told(draws), progress=False)
+    with pytest.raises(ValueError, match="series observes all data as one unit"):
+        fit.loo()
 
 
 def test_folds_hold_rows_of_every_table():
