@@ -76,8 +76,10 @@ def main(
     """Learning from side information: fit, compare and report."""
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 160, soft_wrap=False)
+def _console(*, markup: bool = False) -> Console:
+    """Console without markup, which would take entries of sites, such as `mean[0]`, for styles."""
+    width = None if sys.stdout.isatty() else 160
+    return Console(width=width, soft_wrap=False, markup=markup)
 
 
 @app.command("list")
@@ -357,10 +359,11 @@ def run_doctor() -> None:
     """Show versions, devices, the cache and optional extras, and run a small fit."""
     from .commands.doctor import examine
 
-    console, is_well = _console(), True
+    console, is_well = _console(markup=True), True
     for finding in examine():
         mark = "[green]ok[/]" if finding.is_well else "[red]bad[/]"
-        console.print(f"{mark:>14} {finding.subject}:", escape(finding.found), highlight=False)
+        said = f"{mark:>14} {finding.subject}: {escape(finding.found)}"
+        console.print(said, highlight=False)
         is_well &= finding.is_well
     if not is_well:
         raise typer.Exit(1)
@@ -375,7 +378,7 @@ def run_demo(
     """Fit crabs without links and with links on sex or species, a tenth of them wrong, and report."""
     from .demo import demo
 
-    demo(out, console=_console())
+    demo(out, console=_console(markup=True))
 
 
 def _load_all(runs: list[Path]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
@@ -249,13 +250,13 @@ def _tell(
         notes=refused,
         executor=pool,
     )
-    console.print(sidebayes.compare(fits))
+    console.print(sidebayes.compare(fits), markup=False)
     for name, why in doubts(fits).items():
-        console.print(f"[yellow]{name}[/]: {why}")
+        console.print(f"[yellow]{name}[/]: {escape(why)}")
     for name in refused.keys() - {HARD.name, FORCED.name}:
-        console.print(f"[red]{name} was refused[/]: {refused[name]}")
+        console.print(f"[red]{name} was refused[/]: {escape(refused[name])}")
     for sentence in story:
-        console.print(f"• {sentence}", highlight=False)
+        console.print(f"• {sentence}", highlight=False, markup=False)
     return report
 
 

@@ -105,7 +105,9 @@ def test_density(observation):
         expected += naive_mixture(FRAME.x, subjects.codes, u, np.sqrt(0.03)).sum()
     elif observation == "landmarks":
         rows = u[subjects.codes, FRAME.landmarks]
-        expected += stats.norm(rows, np.sqrt(0.03)).logpdf(FRAME.x).sum()
+        noise = stats.norm(0.0, np.sqrt(0.03))
+        expected += noise.logpdf(FRAME.x - rows).sum()
+        expected -= 8 * (2 + 1 + 1) * noise.logpdf(0.0)  # place, size and rotation have no noise
     assert float(found) == pytest.approx(expected)
 
 

@@ -29,7 +29,7 @@ def exact_sample():
 
 X = exact_sample()
 # short trajectories do not get far along the circle on which the loadings lie
-ENGINE = sb.NUTS(num_warmup=300, num_samples=1000, num_chains=4, jitter=1.0, max_tree_depth=5)
+ENGINE = sb.NUTS(num_warmup=300, num_samples=1000, num_chains=4, jitter=1.0, max_tree_depth=4)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,9 @@ CLASSIFYING = {
 
 
 def rows_for(name: str, x: NDArray) -> NDArray:
-    """Rows that a method takes: for mixtures on the sphere those of x about one, of length one."""
+    """Rows that a method takes: about zero for latent functions, of length one about one for the sphere."""
+    if name == "pairwise_gp":
+        return x - x.mean(axis=0)
     if name != "sphere_mixture":
         return x
     centred = (x - x.mean(axis=0)) / x.std(axis=0) / 4 + 1
