@@ -81,9 +81,10 @@ class _Planes(NamedTuple):
         """Whether each passes above log densities at points, shape (num_planes, num_points)."""
         rises = (points - self.points[:, None]) * self.slopes[:, None]
         change, own = np.abs(rises).sum(axis=2), self.values[:, None]
-        below = values - own - rises.sum(axis=2)
-        allowed = _BENT * (change + np.abs(values - own)) + _rounding(np.abs(own) + change)
-        return np.asarray(below <= allowed)
+        with np.errstate(invalid="ignore"):  # where the density is not finite, nothing is bound
+            below = values - own - rises.sum(axis=2)
+            allowed = _BENT * (change + np.abs(values - own)) + _rounding(np.abs(own) + change)
+            return np.asarray(below <= allowed)
 
     def bound_one_another(self) -> bool:
         """Whether this is so where the others touch, as planes of a concave density."""
@@ -137,7 +138,10 @@ def summit(
             break
         valid = planes.bound(move[None], height)[:, 0]
         whole = whole and bool(valid.all())
-        step, promised, planes = _highest(planes.only(valid), move, height, reach * width)
+        found = _highest(planes.only(valid), move, height, reach * width)
+        if found is None:
+            break
+        step, promised, planes = found
         at_bound = np.abs(step / width).max() >= _AT_BOUND * reach
         if promised <= _LACK and not at_bound:
             certain = whole and planes.bound_one_another()
@@ -165,8 +169,24 @@ def _rounding(size: NDArray) -> NDArray:
 
 def _highest(
     planes: _Planes, here: NDArray, height: float, reach: NDArray
-) -> tuple[NDArray, float, _Planes]:
-    """Step to the highest point below all planes within reach, its height, and the planes of use."""
+) -> tuple[NDArray, float, _Planes] | None:
+    """Step to the highest point below all planes within reach, its height, and the planes of use.
+
+    Parameters
+    ----------
+    planes : _Planes
+    here : ndarray, shape (num_moved,)
+        From where the step is taken.
+    height : float
+        Log density there.
+    reach : ndarray, shape (num_moved,)
+        Largest step.
+
+    Returns
+    -------
+    tuple or None
+        None if the linear program fails.
+    """
     slopes = planes.slopes * reach
     size = np.abs(slopes).max() or 1.0
     found = linprog(
@@ -181,6 +201,8 @@ def _highest(
             "dual_feasibility_tolerance": _PRECISION,
         },
     )
-    idle = np.where(found["ineqlin"]["marginals"] < 0, 0, planes.idle + 1)
+    if not found.success or found.x is None or found.fun is None:
+        return None
+    idle = np.where(found.ineqlin.marginals < 0, 0, planes.idle + 1)
     used = planes._replace(idle=idle).only(idle <= _IDLE)
-    return reach * found["x"][:-1], -size * found["fun"], used
+    return reach * found.x[:-1], -size * found.fun, used

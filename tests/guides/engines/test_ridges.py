@@ -231,11 +231,26 @@ def test_cutting_planes_find_the_mode_with_a_scale():
             np.stack([2 * p[:, 0], -np.sign(p[:, 1])], axis=1),
         ),
         lambda p: (1e13 - np.abs(p).sum(axis=1), -np.sign(p)),
+        lambda p: (
+            np.where(p[:, 0] == 0, 0.0, -np.inf),
+            np.where(p[:, :1] == 0, 1.0, np.nan) * [1, 1],
+        ),
     ],
-    ids=["trough", "saddle", "rounding"],
+    ids=["trough", "saddle", "rounding", "not finite around"],
 )
 def test_cutting_planes_are_not_certain_elsewhere(density):
     assert not summit(np.arange(2), np.zeros(2), np.full(2, 1e-5), density).certain
+
+
+def test_cutting_planes_pass_by_where_the_density_is_not_finite():
+    def fenced(points):
+        out = np.abs(points[:, 0]) > 1e-3
+        value = np.where(out, -np.inf, 3 * points[:, 0] - 5 * np.abs(points[:, 0] - 5e-4))
+        return value, np.where(out, np.nan, 3 - 5 * np.sign(points[:, 0] - 5e-4))[:, None]
+
+    top = summit(np.arange(1), np.zeros(1), np.full(1, 1e-5), fenced)
+    assert top.certain
+    assert top.move == pytest.approx([5e-4], abs=1e-6)
 
 
 def test_more_coordinates_than_planes_can_tell_of_are_left_alone():
