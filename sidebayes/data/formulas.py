@@ -119,7 +119,7 @@ class Design(Mapping[str, Any]):
         formula: str,
         table: Any,
         *,
-        num_intervals: int = 6,
+        num_intervals: int | None = None,
         hazard: HazardPrior | None = None,
     ) -> dict[str, Any]:
         """Data and weak priors for ``sidebayes.fit("joint_survival", **design.survival(...))``.
@@ -133,8 +133,9 @@ class Design(Mapping[str, Any]):
         table : data frame
             One row per subject, with the columns that the formula names and the one that groups
             rows. Subjects without measurements are left out, with a warning.
-        num_intervals : int
-            Number of intervals of the piecewise-constant baseline hazard; each has equally many events.
+        num_intervals : int, optional
+            Number of intervals of the piecewise-constant baseline hazard, by default 6; each has equally
+            many events.
         hazard : HazardPrior, optional
             Intervals and prior of the hazard, in place of a weak prior computed from the events.
 
@@ -151,8 +152,14 @@ class Design(Mapping[str, Any]):
         ------
         ValueError
             If the formula cannot be read, or a subject has no row in the table, or several. If no event
-            was seen, and `hazard` is not given.
+            was seen, and `hazard` is not given; or if both `hazard` and `num_intervals` are.
+        TypeError
+            If `hazard` is no `HazardPrior`.
         """
+        if hazard is not None and not isinstance(hazard, HazardPrior):
+            raise TypeError(f"hazard = {hazard!r:.60}; expected a HazardPrior")
+        if hazard is not None and num_intervals is not None:
+            raise ValueError("hazard has intervals of its own; leave num_intervals out")
         text = formula if isinstance(formula, str) else ""
         found = re.fullmatch(rf"\s*Surv\(\s*({NAME})\s*,\s*({NAME})\s*\)\s*~(.+)", text)
         if not found:
@@ -183,7 +190,8 @@ class Design(Mapping[str, Any]):
         random = random @ np.linalg.inv(prior.map_of(structure))
         if hazard is None:
             scales = _ratio_scales(self["y"], self["fixed"], random, columns)
-            hazard = HazardPrior.weak(time, event, num_intervals=num_intervals, **scales)
+            number = 6 if num_intervals is None else num_intervals
+            hazard = HazardPrior.weak(time, event, num_intervals=number, **scales)
         return self._data | {
             "time": pd.Series(time, names),
             "event": pd.Series(event.astype(float), names),

@@ -22,14 +22,14 @@ from sidebayes.models.blocks.side_information.groups import Groups, check_order_
 from ..common.arrays import real_array
 from ..common.clocks import Measures, late_subjects
 from ..common.warnings import warn_user
-from ..runs import checks
+from ..runs.checks import check_dims
 from ..runs.run import Run
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
 from .base.new_data import check_new
 from .base.other_rows import warn_of_reading_others
 from .base.predictions import over_draws
-from .base.predictive import fill_tables
+from .base.predictive import fill_tables, lacking
 
 __all__ = ["event_times", "survival"]
 
@@ -166,12 +166,12 @@ def _lacking(run: Run, at_draws: Callable[[Run], NDArray]) -> str:
     """Say which tables that were left out the hazard depends on."""
     roles = [r for r in run.signature.of_kind("table") if _is_unknown(run.data.get(r.name))]
     known = {**run.data, **{r.name: np.zeros_like(run.data[r.name]) for r in roles}}
-    wanted = [
-        f"{role.name}, {checks.wanted(role)}"
+    needed = [
+        role
         for role in roles
         if np.isnan(at_draws(run.with_data(known | {role.name: run.data[role.name]}))).any()
     ]
-    return f"{run.method} lacks data that the hazard depends on: pass {'; '.join(wanted)}"
+    return lacking(run, "the hazard", needed)
 
 
 def _is_unknown(table: Any) -> bool:
@@ -182,7 +182,7 @@ def _filled(fit: FitBase, data: tuple, named: dict[str, Any]) -> Run:
     """The run at new data, with tables that were left out, as times are, as numbers not known."""
     fitted = fit.run
     given = check_new(fitted, data, named, ("links", "table"))
-    sizes = checks.check_dims(fitted.signature, given)
+    sizes = check_dims(fitted.signature, given)
     run = fitted.with_data(fill_tables(replace(fitted, data=given), sizes, fitted.data))
     warn_of_reading_others(fit, given)
     return run

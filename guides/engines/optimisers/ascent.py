@@ -110,8 +110,8 @@ class Ascent:
     gradient : callable
         Gradients of that density at rows of unconstrained coordinates, by the program of the climb; NaN
         where the density is not finite.
-    sharp : bool
-        Whether it ended at a corner or an edge of the density, where there is no curvature.
+    sharp : {"", "corner", "edge"}
+        Whether it ended at a corner or an edge of the density, across which there is no curvature.
     message : str
         How the ascent ended, in a sentence without a full stop.
     """
@@ -130,7 +130,7 @@ class Ascent:
     modes: Modes
     history: NDArray
     gradient: Callable[[NDArray], NDArray]
-    sharp: bool
+    sharp: str
     message: str
 
 
@@ -360,7 +360,8 @@ def _ended(
     if code != SETTLED and best in ends.corners:
         code, size = SETTLED, f"at {ends.corners[best]}"
     is_mode, remark = ends.remark(best, here)
-    short = {end for end, short in ends.short.items() if short.said} | ends.on_edges
+    short = {end for end, short in ends.short.items() if short.said}
+    short |= ends.on_edges - ends.corners.keys()
     stopped = [end for end in short if end != best]
     arrived = sound & ~np.isin(np.arange(len(value)), stopped)
     modes = distinct_ends(problem, value, arrived, sites, starts, free)
@@ -411,7 +412,7 @@ def _ended(
         modes=modes,
         history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
         gradient=gradient,
-        sharp=best in ends.corners or best in ends.on_edges,
+        sharp="edge" if best in ends.on_edges else "corner" * (best in ends.corners),
         message=message,
     )
 

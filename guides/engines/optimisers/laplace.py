@@ -250,13 +250,13 @@ def _factor(problem: Problem, mode: Ascent, hessian: NDArray, across: NDArray) -
     size[size == 0] = 1.0
     # scaled to a unit diagonal, so that units of the coordinates do not matter
     curvature, directions = np.linalg.eigh(hessian / np.outer(size, size))
-    if curvature[0] > _FLAT * curvature[-1]:
+    if curvature[0] > _FLAT * curvature[-1] and mode.sharp != "edge":
         return np.linalg.cholesky(hessian)
     _refuse_no_mode(mode)
     if mode.sharp:
         raise FitError(
-            "Laplace: the ascent ended at a corner or an edge of the density, such as of absolute values, "
-            "where slopes jump and a normal approximation has no width; use NUTS",
+            f"Laplace: the ascent ended at the {mode.sharp} of a density, such as of absolute values, where "
+            "slopes jump and a normal approximation has no width; use NUTS",
             mode.sites,
         )
     share = {

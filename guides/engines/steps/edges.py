@@ -92,7 +92,7 @@ class Ends:
     corners : dict of int to str
         Ends that arrived at a corner or an edge of the density, and what it is.
     on_edges : set of int
-        Other ends at edges of the density, along which it may rise.
+        Ends at edges of the density; it may rise along those that did not arrive.
     """
 
     problem: Problem
@@ -165,7 +165,6 @@ class Ends:
             else:
                 short[end] = found
         places = {end: place for end, place in arrived.items() if place}
-        on_edges -= places.keys()
         return replace(self, short=short, corners=places, on_edges=frozenset(on_edges))
 
     def pick(self, fresh: Any, state: Any) -> Any:

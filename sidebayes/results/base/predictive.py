@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from sidebayes.guides.engines.problem.honoured import in_scan, is_outcome
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.starts import random_keys
 from sidebayes.models.blocks.collapsed import DrawsData, Fitted, unexpanded
+from sidebayes.models.blocks.roles import Role
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
@@ -304,8 +305,7 @@ def refuse_unknown(
     """
     if (drawn.unknown or drawn.priced) and left_out:
         roles = [r for r in run.signature.of_kind("table") if r.name in left_out]
-        wanted = "; ".join(f"{role.name}, {checks.wanted(role)}" for role in roles)
-        raise TypeError(f"{run.method} lacks data that {drawn.unknown} depends on: pass {wanted}")
+        raise TypeError(lacking(run, drawn.unknown, roles))
     if drawn.priced:
         raise ValueError(
             f"{run.method} has factors {drawn.priced} that depend on the data: a penalised objective, "
@@ -322,6 +322,12 @@ def refuse_unknown(
             f"{run.method}: the distribution of {drawn.unknown} depends on the data that would be drawn, "
             "so that these cannot be drawn all at once"
         )
+
+
+def lacking(run: Run, what: object, roles: Iterable[Role]) -> str:
+    """Say which data that were left out something depends on."""
+    wanted = "; ".join(f"{role.name}, {checks.wanted(role)}" for role in roles)
+    return f"{run.method} lacks data that {what} depends on: pass {wanted}"
 
 
 def observed_values(

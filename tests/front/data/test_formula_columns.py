@@ -137,6 +137,10 @@ def test_outputs_and_times_in_backticks(table):
     known = sb.HazardPrior([2.0], level=-3.0)
     given = single.survival("Surv(`the end`, `was dead`) ~ 1", nobody, hazard=known)
     assert given["hazard"] is known
+    with pytest.raises(ValueError, match="leave num_intervals out"):
+        single.survival("Surv(`the end`, `was dead`) ~ 1", nobody, hazard=known, num_intervals=3)
+    with pytest.raises(TypeError, match=r"hazard = -3\.0; expected a HazardPrior"):
+        single.survival("Surv(`the end`, `was dead`) ~ 1", nobody, hazard=-3.0)
     for formula in ("Surv(day, `was dead`) ~ 1", "Surv(`the end`, `was dead`) ~ day"):
         with pytest.raises(ValueError, match="column 'day' holds dates or durations"):
             single.survival(formula, subjects)

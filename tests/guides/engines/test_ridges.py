@@ -11,9 +11,10 @@ import pytest
 from jax.typing import ArrayLike
 from scipy.optimize import linprog
 from scipy.special import expit
-from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.cutting_planes import summit
 from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.optimisers.laplace import Laplace
 from sidebayes.guides.engines.optimisers.optimise import MAP
 from sidebayes.guides.engines.ridges import at_corner, flat_sites, short_of_mode, without_peak
 from sklearn.linear_model import Lasso
@@ -273,6 +274,8 @@ def test_the_mode_on_an_edge_is_that_of_quantile_regression():
     assert result.status.converged
     assert "at an edge of the density in slopes" in result.status.message
     assert len(result.modes.height) == 1
+    with jax.enable_x64(True), pytest.raises(FitError, match="ended at the edge of a density"):
+        Laplace(num_restarts=3, max_steps=100).run(problem, progress=False)
     exact = QuantReg(y, x).fit(q=0.8, p_tol=1e-9).params
     np.testing.assert_allclose(np.squeeze(result.draws["slopes"]), exact, atol=1e-3)
 
