@@ -1,4 +1,4 @@
-"""Indicators of supports that depend on parameters: values outside have density zero."""
+"""Supports of sites: maps onto them, and indicators where they depend on parameters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
+from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.distribution import COERCIONS
+from numpyro.distributions.transforms import Transform
 from sidebayes.models.blocks.collapsed import Collapsed
 
-__all__ = ["indicators", "keep_indicators", "kept_indicators", "plain_support"]
+__all__ = ["indicators", "keep_indicators", "kept_indicators", "map_onto", "plain_support"]
 
 _WRAPPERS = dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution
 _LABELS = "labels", "_mixing_distribution"
+_DEPENDENT = type(constraints.dependent)
 _MIXTURES = dist.MixtureGeneral | dist.MixtureSameFamily | Collapsed
 
 
@@ -90,6 +93,36 @@ def plain_support(support: Any) -> Any:
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return support
+
+
+def map_onto(site: Mapping[str, Any]) -> Transform | None:
+    """Return NumPyro's map from unconstrained coordinates to the support of a latent site; None if discrete.
+
+    Raises
+    ------
+    TypeError
+        If the distribution has no support, or NumPyro has no map onto it, as onto a sphere.
+    """
+    name, law, support = site["name"], type(site["fn"]).__name__, site["fn"].support
+    if not isinstance(support, constraints.Constraint) or isinstance(support, _DEPENDENT):
+        raise TypeError(
+            f"site {name!r} is latent, and its distribution {law} states no support; set one in its class, "
+            "as in support = numpyro.distributions.constraints.real"
+        )
+    if support.is_discrete:
+        return None
+    try:
+        return biject_to(support)
+    except NotImplementedError:
+        kind = plain_support(support)
+        remedy = "build it from sites with other supports, by numpyro.deterministic"
+        if kind is constraints.sphere:
+            size = site["fn"].event_shape[-1]
+            remedy = f"sample it by sidebayes.sample_direction({name!r}, {size}), uniform a priori"
+        raise TypeError(
+            f"site {name!r} is latent, and NumPyro has no map from unconstrained coordinates onto its "
+            f"support ({type(kind).__name__.strip('_')}); {remedy}"
+        ) from None
 
 
 def _parts(fn: dist.Distribution) -> Iterator[dist.Distribution]:

@@ -20,6 +20,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.manifolds.circles import Wound, is_circular
 
 from ..base import Problem
+from ..plumbing.indicators import map_onto
 from ..plumbing.programs import tracing, unchecked
 from .honoured import (
     Honoured,
@@ -232,10 +233,9 @@ def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array 
     def fill(site: dict) -> Array | None:
         if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
             return None
-        fn = site["fn"]
-        if fn.support.is_discrete:
+        fn, bijector = site["fn"], map_onto(site)
+        if bijector is None:
             return None
-        bijector = biject_to(fn.support)
         shape = fn.shape(site["kwargs"].get("sample_shape", ()))
         return bijector(draw(bijector.inverse_shape(shape)))
 
@@ -271,9 +271,9 @@ def abstract_trace(problem: Problem) -> dict:
         problem.notes["sites"] = found
         # supports may hold traced values, which are only valid within this trace
         problem.notes["free"] = {
-            name: biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"]))
+            name: onto.inverse_shape(jnp.shape(site["value"]))
             for name, site in found.items()
-            if is_latent(site) and not site["fn"].support.is_discrete
+            if is_latent(site) and (onto := map_onto(site)) is not None
         }
 
     if "sites" not in problem.notes:

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.distributions import constraints
 from numpyro.infer.util import log_density, potential_energy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.causes import explain_nonfinite
@@ -155,6 +156,29 @@ def test_discrete_latent_is_named():
 
     with pytest.raises(TypeError, match="'z' is a discrete latent; sum it out"):
         latent_supports(Problem(model, (jnp.ones(3),)))
+
+
+class Unsupported(dist.Distribution):
+    """A law of one's own whose support was forgotten."""
+
+    def sample(self, key, sample_shape=()):
+        return jnp.zeros(sample_shape)
+
+
+@pytest.mark.parametrize(
+    ("law", "said"),
+    [
+        (dist.ProjectedNormal(jnp.zeros(3)), r"sidebayes.sample_direction\('z', 3\)"),
+        (
+            dist.ImproperUniform(constraints.positive_definite_circulant_vector, (), (3,)),
+            r"support \(PositiveDefiniteCirculantVector\); build it from",
+        ),
+        (Unsupported(), "distribution Unsupported states no support; set one"),
+    ],
+)
+def test_latent_that_no_coordinates_reach_is_named(law, said):
+    with pytest.raises(TypeError, match=f"site 'z' is latent, and .*{said}"):
+        latent_supports(Problem(lambda: numpyro.sample("z", law), ()))
 
 
 def test_starts_lie_inside_supports_that_depend_on_sites():
