@@ -20,6 +20,7 @@ from sidebayes.guides.engines.jumps import jumping_sites
 from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.indicators import indicators
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
+from sidebayes.guides.engines.problem.causes import check_repeatable
 from sidebayes.guides.engines.problem.declared import collapsed_sites
 from sidebayes.guides.engines.problem.density import (
     filling,
@@ -327,6 +328,7 @@ def _density(problem: Problem, points: list[dict[str, Array]], seed: int) -> Run
     def at_points() -> list[dict[str, float]]:
         return [{name: float(v) for name, v in by_site(point).items()} for point in points]
 
+    check_repeatable(problem)
     values = at_points()
     if any(-np.inf in value.values() for value in values):
         points[:] = _with_density(problem, points, seed)

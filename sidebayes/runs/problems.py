@@ -24,14 +24,23 @@ from sidebayes.guides.engines.problem.declared import (
 )
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
+    deterministics,
     filled,
     filling,
+    free_shapes,
     latent_sites,
+    place,
+    site_log_prob,
     sum_log_prob,
     trace_model,
     traced,
 )
-from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, live_inputs
+from sidebayes.guides.engines.problem.honoured import (
+    is_factor,
+    is_outcome,
+    live_inputs,
+    live_inputs_of,
+)
 from sidebayes.guides.engines.problem.units import given_data, model_of
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
@@ -165,6 +174,26 @@ def warn_of_idle_data(problem: Problem, method: str) -> None:
             warn_user(
                 f"{method}: the density does not depend on {name}, and site {alike[name][0]!r} of the same "
                 f"shape is sampled; if it is to observe these data, write obs={name} there"
+            )
+
+
+def warn_of_idle_sites(problem: Problem, method: str) -> None:
+    """Warn of latent sites that depend on no other site, and on which no other depends."""
+
+    def parts(free: dict[str, Any]) -> dict[str, Any]:
+        trace, _ = place(problem, free)
+        terms = {n: site_log_prob(s) for n, s in trace.items() if s["type"] == "sample"}
+        return terms | deterministics(trace)
+
+    shapes = free_shapes(problem)
+    with unchecked():
+        live = live_inputs_of(parts, shapes)
+    for name in shapes:
+        parents = any(flag for other, flag in live[name].items() if other != name)
+        if not parents and not any(flags[name] for part, flags in live.items() if part != name):
+            warn_user(
+                f"{method}: no other site depends on {name!r}, nor {name!r} on another, so that its "
+                "posterior is its prior; use it in the model, or leave it out"
             )
 
 

@@ -22,7 +22,7 @@ from ..modes import Modes, preferred_by_prior
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
-from ..problem.causes import advice, explain_nonfinite
+from ..problem.causes import advice, explain_nonfinite, out_of_range
 from ..problem.declared import prior_off_data
 from ..problem.density import (
     abstract_trace,
@@ -397,6 +397,8 @@ def _ended(
     if broken := int((~sound).sum()):
         were = "s that broke down were" if broken > 1 else " that broke down was"
         message += f"; {broken} start{were} set aside"
+        if cause := out_of_range(problem):
+            message += f": {cause}"
     return Ascent(
         value=value,
         prior=prior,

@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 
 from ..base import EngineResult, Problem
 from ..plumbing.clock import Clock
+from ..problem.causes import edge_advice
 from ..problem.density import latent_supports, place, sum_log_prob, unconstrained_start
-from ..problem.values import edge_advice
 from ..steps.starts import has_walls
 
 __all__ = ["rising_at_edge"]

@@ -29,6 +29,7 @@ from ..base import (
 from ..jumps import instead_of_slopes
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
+from ..problem.causes import edge_advice
 from ..problem.declared import approximation
 from ..problem.density import free_shapes
 from ..problem.importance import (
@@ -41,7 +42,6 @@ from ..problem.importance import (
     visit,
     visit_ahead,
 )
-from ..problem.values import edge_advice
 from .ascent import Ascent, ascend
 from .moments import judge_draws
 from .optimise import need_curvature

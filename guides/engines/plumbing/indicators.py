@@ -17,7 +17,14 @@ from numpyro.distributions.distribution import COERCIONS
 from numpyro.distributions.transforms import Transform
 from sidebayes.models.blocks.collapsed import Collapsed
 
-__all__ = ["indicators", "keep_indicators", "kept_indicators", "map_onto", "plain_support"]
+__all__ = [
+    "bounded_parameters",
+    "indicators",
+    "keep_indicators",
+    "kept_indicators",
+    "map_onto",
+    "plain_support",
+]
 
 _WRAPPERS = dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution
 _LABELS = "labels", "_mixing_distribution"
@@ -123,6 +130,16 @@ def map_onto(site: Mapping[str, Any]) -> Transform | None:
             f"site {name!r} is latent, and NumPyro has no map from unconstrained coordinates onto its "
             f"support ({type(kind).__name__.strip('_')}); {remedy}"
         ) from None
+
+
+def bounded_parameters(fn: dist.Distribution) -> Iterator[tuple[str, constraints.Constraint, Any]]:
+    """Return real parameters that must lie within bounds, of a distribution and those that it is made of."""
+    for name, within in fn.arg_constraints.items():
+        bounded = hasattr(within, "lower_bound") or hasattr(within, "upper_bound")
+        if bounded and not within.is_discrete and name in vars(fn):
+            yield name, within, vars(fn)[name]
+    for part in _parts(fn):
+        yield from bounded_parameters(part)
 
 
 def _parts(fn: dist.Distribution) -> Iterator[dist.Distribution]:

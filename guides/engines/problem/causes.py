@@ -1,8 +1,10 @@
-"""Finds causes of log densities that are not finite, and of clusters that collapse, in data and links."""
+"""Finds causes of densities that are not finite or change between runs, and of clusters that collapse."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,12 +18,24 @@ from sidebayes.models.blocks.block_facts import Collapsible
 from sidebayes.models.blocks.label_inference import partition
 
 from ..base import Problem
+from ..plumbing.identity import freeze
+from ..plumbing.indicators import bounded_parameters
+from ..plumbing.programs import unchecked
 from .declared import collapsed_sites, declared_blocks, finite_mixtures, observed_table
-from .density import abstract_trace, site_log_prob, trace_model
+from .density import abstract_trace, place, site_log_prob, trace_model
 from .honoured import is_factor, is_outcome
-from .values import trace_anywhere
+from .values import evaluated, may_vanish, trace_anywhere
 
-__all__ = ["advice", "explain_nonfinite", "known_cause", "remedy"]
+__all__ = [
+    "advice",
+    "check_repeatable",
+    "edge_advice",
+    "explain_at",
+    "explain_nonfinite",
+    "known_cause",
+    "out_of_range",
+    "remedy",
+]
 
 _FACTOR = ", which is a factor"
 
@@ -51,6 +65,14 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
     return "; ".join(said)
 
 
+def explain_at(problem: Problem, free: Mapping[str, Array]) -> tuple[dict[str, np.ndarray], str]:
+    """Values of the sites at unconstrained coordinates, and the result of `explain_nonfinite` there."""
+    with unchecked():  # NumPyro would refuse parameters out of range without naming the site
+        sites, _ = place(problem, free)
+    values = {name: np.asarray(sites[name]["value"]) for name in free}
+    return values, explain_nonfinite(problem, values)
+
+
 def _first_without(terms: Any, value: Any) -> str:
     """Say where the first datum without a finite density is, and its value."""
     if not np.ndim(terms) or np.shape(value)[: np.ndim(terms)] != np.shape(terms):
@@ -69,8 +91,8 @@ def advice(problem: Problem, blame: str, *, takes_init: bool = True) -> str:
 
     `takes_init` is whether the engine accepts starting values; other engines start from the prior.
     """
-    known = known_cause(problem)
-    if known is not None:
+    known = known_cause(problem) or out_of_range(problem)
+    if known:
         return known
     what = "that factor" if blame.endswith(_FACTOR) else "the data of that site"
     other = "pass init= with values at which it is finite" if takes_init else "widen the priors"
@@ -84,6 +106,84 @@ def known_cause(problem: Problem) -> str | None:
     or other linear combinations of the rest.
     """
     return _impossible_links(problem) or _dependent_columns(problem)
+
+
+def edge_advice(problem: Problem, otherwise: str) -> str:
+    """Advice where an approximation fails: `otherwise`, unless the density is zero or undefined somewhere."""
+    cause = out_of_range(problem)
+    if cause or not may_vanish(problem):
+        return cause or otherwise
+    return (
+        f"{otherwise}. Where the density is zero beyond the edge of a support, or because a factor says so, "
+        "no normal distribution or mode describes a posterior that ends there: use NUTS, SMC or nested "
+        "sampling"
+    )
+
+
+def out_of_range(problem: Problem) -> str:
+    """Name scales, rates and probabilities that latent sites may take out of their range; "" if none do."""
+
+    def outside(at: Array) -> dict[str, Array]:
+        return {
+            f"the {parameter} of site {name!r} must lie {_bounds(within)}": ~within(value)
+            for name, site in trace_anywhere(problem, at).items()
+            if is_outcome(site)
+            for parameter, within, value in bounded_parameters(site["fn"])
+        }
+
+    ends = evaluated(lambda: [outside(jnp.asarray(at)) for at in (-3.0, 3.0)])
+    found = [said for said in ends[0] if any(np.any(end[said]) for end in ends)]
+    if not found:
+        return ""
+    return (
+        f"{found[0]}, and does not at values that the priors of the latent sites allow; use priors on that "
+        "range, such as HalfNormal, for the sites that it depends on, or map it there, as by jnp.exp"
+    )
+
+
+def _bounds(within: Any) -> str:
+    low, high = (getattr(within, f"{end}_bound", None) for end in ("lower", "upper"))
+    if low is None or high is None:
+        return f"above {np.max(low):g}" if high is None else f"below {np.min(high):g}"
+    return f"between {np.max(low):g} and {np.min(high):g}"
+
+
+def check_repeatable(problem: Problem) -> None:
+    """Refuse a model whose density changes from one run to the next, as with numbers drawn inside it.
+
+    The programs of a fit are traced one by one, so that each would hold numbers of its own.
+
+    Raises
+    ------
+    ValueError
+        Naming the first site, with its two log densities.
+    """
+
+    def terms() -> dict[str, Array]:
+        trace = trace_anywhere(problem)
+        return {name: site_log_prob(s) for name, s in trace.items() if s["type"] == "sample"}
+
+    # a new function each time, as JAX remembers what it traced
+    once, again = (jax.make_jaxpr(partial(terms))() for _ in range(2))
+    same = len(once.consts) == len(again.consts) and all(
+        one is other or freeze(one) == freeze(other)
+        for one, other in zip(once.consts, again.consts, strict=True)
+    )
+    if same and _text(once) == _text(again):
+        return
+    first, second = evaluated(terms), evaluated(terms)
+    for name in first.keys() & second.keys():
+        if not np.array_equal(first[name], second[name], equal_nan=True):
+            raise ValueError(
+                f"the model is not the same each time that it runs: with equal parameters and data, site "
+                f"{name!r} has log density {first[name]:.6g} and then {second[name]:.6g}, as when NumPy "
+                "draws numbers inside a model; draw them before the fit and pass them as data, or make them "
+                "latent by numpyro.sample"
+            )
+
+
+def _text(program: jax.core.ClosedJaxpr) -> str:
+    return re.sub("0x[0-9a-f]+", "", str(program))
 
 
 def remedy(problem: Problem) -> str:

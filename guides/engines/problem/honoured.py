@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.core import Tracer
 from jax.interpreters import partial_eval
@@ -32,6 +33,7 @@ __all__ = [
     "is_improper",
     "is_outcome",
     "live_inputs",
+    "live_inputs_of",
     "mask_of",
     "naming_site",
     "naming_text",
@@ -179,10 +181,24 @@ def check_unset(density: Callable[[dict[str, Any]], Any], values: Mapping[str, A
 
 def live_inputs(function: Callable[[Any], Any], values: Any) -> Any:
     """Return, as a pytree of bool, on which leaves of a pytree the result of a function depends."""
+    (live,) = live_inputs_of(lambda given: {"": function(given)}, values).values()
+    return live
+
+
+def live_inputs_of(function: Callable[[Any], dict[str, Any]], values: Any) -> dict[str, Any]:
+    """Return `live_inputs` for each part of the dictionary that a function returns."""
     leaves, tree = jax.tree.flatten(values)
-    program = jax.make_jaxpr(lambda *flat: function(jax.tree.unflatten(tree, flat)))(*leaves)
-    _, live = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
-    return jax.tree.unflatten(tree, live)
+    trace = jax.make_jaxpr(
+        lambda *flat: function(jax.tree.unflatten(tree, flat)), return_shape=True
+    )
+    program, shapes = trace(*leaves)
+    sizes = {name: len(jax.tree.leaves(part)) for name, part in shapes.items()}
+    owners = np.repeat(list(sizes), list(sizes.values()))
+    found = {}
+    for name in sizes:
+        _, live = partial_eval.dce_jaxpr(program.jaxpr, [owner == name for owner in owners])
+        found[name] = jax.tree.unflatten(tree, live)
+    return found
 
 
 def is_outcome(site: Mapping[str, Any]) -> bool:
@@ -288,10 +304,10 @@ def explaining_numbers() -> Iterator[None]:
             yield
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise TypeError(
-            f"{_own_line(error)}, needs a number, and a sampled "
-            "value has none yet while a program is compiled: choose by jnp.where or jax.lax.cond instead of "
-            "if and while, compute with jax.numpy instead of numpy and math, and keep float(), int() and "
-            "bool() for options"
+            f"{_own_line(error)}, needs a number, and neither sampled values nor data have one yet while a "
+            "program is compiled: choose by jnp.where or jax.lax.cond instead of if and while, and compute "
+            "with jax.numpy instead of numpy and math. What depends on data alone can be computed before the "
+            "fit and passed as an option"
         ) from error
     except (TypeError, ValueError) as error:
         if "ncompatible shapes" not in str(error):

@@ -17,6 +17,7 @@ from scipy.special import gammaln, logsumexp
 from ..base import Evidence, FitError, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
+from .causes import edge_advice
 from .density import (
     abstract_trace,
     as_numpy,
@@ -29,7 +30,6 @@ from .density import (
     trace_model,
 )
 from .honoured import is_improper
-from .values import edge_advice
 
 __all__ = [
     "AT_ONCE",

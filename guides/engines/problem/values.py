@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer, eval_jaxpr
 from jax.interpreters import partial_eval
+from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions import biject_to
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
@@ -35,7 +36,6 @@ __all__ = [
     "check_integers",
     "check_start",
     "check_values",
-    "edge_advice",
     "evaluated",
     "may_vanish",
     "mixing_log_weights",
@@ -86,23 +86,11 @@ def may_vanish(problem: Problem) -> bool:
     return bool(problem.notes["may_vanish"])
 
 
-def edge_advice(problem: Problem, otherwise: str) -> str:
-    """Advice where an approximation fails: `otherwise`, and more if the density may be zero somewhere."""
-    if not may_vanish(problem):
-        return otherwise
-    return (
-        f"{otherwise}. Where the density is zero beyond the edge of a support, or because a factor says so, "
-        "no normal distribution or mode describes a posterior that ends there: use NUTS, SMC or nested "
-        "sampling"
-    )
-
-
 def _moves(problem: Problem, name: str) -> bool:
     """Return whether the support of an observed site depends on latent sites."""
 
     def bounds(at: Array) -> list[Any]:
-        trace = _trace(problem, filling(lambda shape: jnp.full(shape, at)))
-        return jax.tree.leaves(trace[name]["fn"].support)
+        return jax.tree.leaves(trace_anywhere(problem, at)[name]["fn"].support)
 
     return bool(live_inputs(bounds, jnp.zeros(())))
 
@@ -370,9 +358,9 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
     return out
 
 
-def trace_anywhere(problem: Problem) -> dict:
-    """Run a model on its data, with parameters at zero in unconstrained space, and return the trace."""
-    return _trace(problem, filling(jnp.zeros))
+def trace_anywhere(problem: Problem, at: ArrayLike = 0.0) -> dict:
+    """Run a model on its data, with all unconstrained coordinates at a number, and return the trace."""
+    return _trace(problem, filling(lambda shape: jnp.full(shape, at)))
 
 
 def _trace(problem: Problem, fill: Callable[[dict], Any]) -> dict:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..base import EngineResult, FitError, Keeper, Problem, Status
 from ..plumbing.programs import compiled
 from ..plumbing.progress import piece_length
-from ..problem.causes import advice, explain_nonfinite
+from ..problem.causes import advice, explain_nonfinite, out_of_range
 from ..problem.density import abstract_trace, latent_sites, unconstrained_start
 from ..problem.importance import flat_density
 from ..steps.starts import has_walls, initial_values, random_keys, starting_point
@@ -244,6 +244,7 @@ def check_finite(
 
 def sampled(
     engine: Any,
+    problem: Problem,
     draws: dict[str, NDArray],
     stats: dict[str, NDArray],
     *,
@@ -257,13 +258,14 @@ def sampled(
     ----------
     engine : Engine
         Has fields `num_chains` and `num_samples`.
+    problem : Problem
     draws, stats : dict of ndarray, shape (chain, draw, ...)
     remark : str
         End of its message.
     seconds, approximate
         See `EngineResult`.
     """
-    message, sound = divergences(stats)
+    message, sound = divergences(problem, stats)
     message = f"{type(engine).__name__} drew {engine.num_chains} x {engine.num_samples} {message}"
     return EngineResult(
         engine=engine.name,
@@ -277,11 +279,12 @@ def sampled(
     )
 
 
-def divergences(stats: dict[str, NDArray], where: str = "") -> tuple[str, bool]:
+def divergences(problem: Problem, stats: dict[str, NDArray], where: str = "") -> tuple[str, bool]:
     """Return text on divergences for a message, and whether fewer than one in a hundred draws has one.
 
     Parameters
     ----------
+    problem : Problem
     stats : dict of ndarray
         Has ``diverging``, shape (chain, draw).
     where : str
@@ -290,5 +293,6 @@ def divergences(stats: dict[str, NDArray], where: str = "") -> tuple[str, bool]:
     number = int(stats["diverging"].sum())
     said = f"with {number} divergence{'s' * (number != 1)}{where}"
     if number:
-        said += "; raise target_accept, or check the prior for a funnel"
+        funnel = "raise target_accept, or check the prior for a funnel"
+        said += f"; {out_of_range(problem) or funnel}"
     return said, number < 0.01 * stats["diverging"].size

@@ -185,7 +185,13 @@ class GeodesicHMC(KeptEngine):
         if longest >= MOST_STEPS:
             remark += f", some cut off at {MOST_STEPS}: rescale the data"
         return sampled(
-            self, draws, stats, remark=remark, seconds=clock.seconds, approximate=approximate
+            self,
+            problem,
+            draws,
+            stats,
+            remark=remark,
+            seconds=clock.seconds,
+            approximate=approximate,
         )
 
     def _sample(

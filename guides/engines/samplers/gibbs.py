@@ -177,7 +177,7 @@ class BlockedGibbs(KeptEngine):
         with progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance:
             check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
             draws, stats = self._sample(problem, plan, starts, advance, keep, clock)
-        return self._result(draws, stats, clock.seconds, approximate)
+        return self._result(problem, draws, stats, clock.seconds, approximate)
 
     def init(
         self, problem: Problem, *, seed: int = 0, init: Mapping[str, Any] | None = None
@@ -327,6 +327,7 @@ class BlockedGibbs(KeptEngine):
 
     def _result(
         self,
+        problem: Problem,
         draws: dict[str, NDArray],
         stats: dict[str, NDArray],
         seconds: dict[str, float],
@@ -335,7 +336,7 @@ class BlockedGibbs(KeptEngine):
         message = f"Gibbs drew {self.num_chains} x {self.num_samples}"
         sound = True
         if "diverging" in stats:
-            said, sound = divergences(stats, " of NUTS on sites that are not conjugate")
+            said, sound = divergences(problem, stats, " of NUTS on sites that are not conjugate")
             message += f" {said}"
         return EngineResult(
             engine=self.name,

@@ -30,7 +30,7 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import run_all
-from ..problem.causes import advice, explain_nonfinite
+from ..problem.causes import advice, explain_at
 from ..problem.declared import approximation, collapsed_sites
 from ..problem.density import (
     abstract_trace,
@@ -146,6 +146,7 @@ class Hamiltonian(KeptEngine, ABC):
         described, remark = self._report(stats, _instead(problem))
         return sampled(
             self,
+            problem,
             draws,
             stats | described,
             remark=remark,
@@ -263,9 +264,8 @@ class Hamiltonian(KeptEngine, ABC):
             return
         chain = int(np.argmin(good))
         free = {name: value[chain] for name, value in state.z.items()}
-        sites, _ = place(problem, free)
-        values = {name: np.asarray(sites[name]["value"]) for name in free}
-        blame = explain_nonfinite(problem, values) or "its gradient is not finite"
+        values, blame = explain_at(problem, free)
+        blame = blame or "its gradient is not finite"
         raise FitError(
             f"{self._title}: chain {first + chain} starts where the log density cannot be used: "
             f"{blame}; {advice(problem, blame)}",

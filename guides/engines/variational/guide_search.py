@@ -18,8 +18,8 @@ from sidebayes.common.magnitudes import counted
 from ..base import FitError, Keeper, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
+from ..problem.causes import edge_advice
 from ..problem.importance import along_slopes
-from ..problem.values import edge_advice
 from ..steps.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..steps.starts import random_keys
 from .families import FAMILIES

@@ -370,7 +370,7 @@ def to_dataset(
     dims: dict[Any, Any] = {}
     for site, value in values.items():
         own = value.shape if draws is None else value.shape[1:]
-        shaped[site], role = value.reshape(*front, *own), tables.get(found[site] or "")
+        shaped[site], role = value.reshape((*front, *own)), tables.get(found[site] or "")
         if role is not None:
             dims[site] = list(axes_of(role, len(own)))
         else:  # made of data, in a plate

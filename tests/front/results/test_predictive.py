@@ -277,6 +277,18 @@ def test_outcomes_of_outcomes_are_drawn_in_turn():
     assert_moments(w, [2.0, 2.0], 4.01 * np.eye(2))
 
 
+def test_single_numbers_are_drawn():
+    def total(y: Annotated[ArrayLike, "rows"]):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+        numpyro.sample("total", dist.Normal(mean, 0.5), obs=jnp.sum(y))
+
+    tree = told(total, (np.ones(2),), {"mean": 1.0}).predictive()
+    drawn = values(tree, "posterior_predictive", "total")
+    assert tree["observed_data"]["total"] == 2.0
+    assert drawn.mean() == pytest.approx(1.0, abs=0.15)
+    assert drawn.std() == pytest.approx(0.5, abs=0.1)
+
+
 def test_unseen_names_among_text_are_new_subjects(growth):
     """A name that was not fitted is a subject of its own, whatever it is."""
     (y, times, subjects), fit = growth

@@ -11,7 +11,11 @@ import pytest
 from numpyro.distributions import constraints
 from numpyro.infer.util import log_density, potential_energy
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.causes import explain_nonfinite
+from sidebayes.guides.engines.problem.causes import (
+    check_repeatable,
+    explain_nonfinite,
+    out_of_range,
+)
 from sidebayes.guides.engines.problem.declared import site_dims, site_roles
 from sidebayes.guides.engines.problem.density import (
     latent_supports,
@@ -156,6 +160,55 @@ def test_discrete_latent_is_named():
 
     with pytest.raises(TypeError, match="'z' is a discrete latent; sum it out"):
         latent_supports(Problem(model, (jnp.ones(3),)))
+
+
+def outcome(scale=jnp.exp, law=dist.Normal):
+    """A model of ten numbers whose scale is a function of a normal site."""
+
+    def model(x):
+        m = numpyro.sample("m", dist.Normal())
+        s = numpyro.sample("s", dist.Normal())
+        numpyro.sample("x", law(m, scale(s)), obs=x)
+
+    return Problem(model, (jnp.ones(10),))
+
+
+@pytest.mark.parametrize(
+    ("scale", "law", "said"),
+    [
+        (lambda s: s, dist.Normal, "the scale of site 'x' must lie above 0, and does not"),
+        (jnp.exp, dist.Normal, ""),
+        (lambda s: 1 / s, lambda m, s: dist.Beta(jnp.exp(m), s), "the concentration0 of"),
+        (
+            lambda s: s,
+            lambda m, s: dist.ZeroInflatedDistribution(dist.Poisson(jnp.exp(m)), gate=s),
+            "the gate of site 'x' must lie between 0 and 1",
+        ),
+        (
+            lambda s: s,
+            lambda m, s: dist.LogNormal(m, s).expand([10]).to_event(1),
+            "the scale of site 'x' must lie above 0",
+        ),
+    ],
+)
+def test_parameters_that_leave_their_range_are_named(scale, law, said):
+    found = out_of_range(outcome(scale=scale, law=law))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("draw", [lambda: RNG.normal(size=10), lambda: np.random.normal()])  # noqa: NPY002
+def test_model_that_changes_between_runs_is_refused(draw):
+    def model(x):
+        m = numpyro.sample("m", dist.Normal())
+        numpyro.sample("x", dist.Normal(m + draw(), 1.0), obs=x)
+
+    with pytest.raises(ValueError, match="site 'x' has log density -.* and then -"):
+        check_repeatable(Problem(model, (jnp.ones(10),)))
+    check_repeatable(outcome())
 
 
 class Unsupported(dist.Distribution):

@@ -20,7 +20,7 @@ from sidebayes.models.blocks.block_facts import Improper
 from sidebayes.common.warnings import warn_user
 
 from ...base import Evidence, FitError, Problem
-from ...problem.causes import advice, explain_nonfinite
+from ...problem.causes import advice, explain_at
 from ...problem.density import (
     abstract_trace,
     deterministics,
@@ -259,9 +259,8 @@ def check_prior_draws(
     if np.isfinite(log_likelihood).any():
         return
     free = unraveller(problem, problem.args)(particles.reshape(-1, particles.shape[-1])[0])
-    sites, _ = place(problem, free)
-    values = {name: np.asarray(sites[name]["value"]) for name in free}
-    blame = explain_nonfinite(problem, values) or "the likelihood is zero or not a number"
+    values, blame = explain_at(problem, free)
+    blame = blame or "the likelihood is zero or not a number"
     raise FitError(
         f"{engine}: no draw of the prior has a finite likelihood ({blame}); "
         f"{advice(problem, blame, takes_init=False)}",
