@@ -142,10 +142,12 @@ def out_of_range(problem: Problem) -> str:
 
 
 def _bounds(within: Any) -> str:
-    low, high = (getattr(within, f"{end}_bound", None) for end in ("lower", "upper"))
-    if low is None or high is None:
-        return f"above {np.max(low):g}" if high is None else f"below {np.min(high):g}"
-    return f"between {np.max(low):g} and {np.min(high):g}"
+    ends = {"above": "lower_bound", "below": "upper_bound"}
+    return " and ".join(
+        f"{side} {np.ravel(getattr(within, end))[0]:g}"
+        for side, end in ends.items()
+        if hasattr(within, end)
+    )
 
 
 def check_repeatable(problem: Problem) -> None:
@@ -182,7 +184,7 @@ def check_repeatable(problem: Problem) -> None:
             )
 
 
-def _text(program: jax.core.ClosedJaxpr) -> str:
+def _text(program: Any) -> str:
     return re.sub("0x[0-9a-f]+", "", str(program))
 
 

@@ -182,7 +182,7 @@ def outcome(scale=jnp.exp, law=dist.Normal):
         (
             lambda s: s,
             lambda m, s: dist.ZeroInflatedDistribution(dist.Poisson(jnp.exp(m)), gate=s),
-            "the gate of site 'x' must lie between 0 and 1",
+            "the gate of site 'x' must lie above 0 and below 1",
         ),
         (
             lambda s: s,
