@@ -16,6 +16,7 @@ from ..sites import circular_of, has_labels, is_label_dim, judged_sites, role_of
 from .orthogonal import gram
 
 __all__ = [
+    "chains_stay_apart",
     "convergence",
     "frozen_sites",
     "invariants",
@@ -28,6 +29,12 @@ __all__ = [
 
 _MOST_ENTRIES = 64
 """Largest size of a label-free parameter that counts as a functional."""
+
+_AGREES = 1.05
+"""R-hat of the halves of a chain below which the chain agrees with itself."""
+
+_ENOUGH_TO_SPLIT = 100
+"""Draws from which on the halves of a chain can be compared."""
 
 _ENOUGH_TO_TELL = 25
 """Effective draws per chain from which on disagreement is distinguishable from chance."""
@@ -127,6 +134,19 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
         "rhat": float(rhat.max(initial=1.0)) if chains > 1 else np.nan,
         "ess": float(ess.min(initial=np.prod(full.shape[:2]))),
     }
+
+
+def chains_stay_apart(tree: xr.DataTree) -> bool:
+    """Whether each chain agrees with itself, on the functional on which all chains disagree most.
+
+    Longer chains do not help then: each is in a mode of its own.
+    """
+    columns = _columns(_of_parameters(tree))
+    if columns.shape[0] < 2 or columns.shape[1] < _ENOUGH_TO_SPLIT or columns.shape[2] == 0:
+        return False
+    worst = columns[..., [int(np.argmax(_rhat(columns)))]]
+    halves = [np.stack(np.array_split(chain[: len(chain) // 2 * 2], 2)) for chain in worst]
+    return all(float(_rhat(half).max()) < _AGREES for half in halves)
 
 
 def is_still(draws: NDArray) -> bool:

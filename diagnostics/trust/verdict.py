@@ -13,7 +13,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ..fitted import Fitted
 from ..sites import is_label_dim, is_ordered, not_finite, point_sites, role_of
-from ..symmetry.invariants import frozen_sites
+from ..symmetry.invariants import chains_stay_apart, frozen_sites
 
 __all__ = ["num_starts_at_best", "verdict"]
 
@@ -124,10 +124,15 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
     if rhat > 1.05:
         renumbered = "responsibilities" in fit.tree and not is_ordered(fit.tree)
         whatever = ", whatever the numbering of the clusters" if renumbered else ""
-        return "bad", (
-            f"The chains disagree{whatever} (R-hat {rhat:.2f}): they found different answers; run "
-            "longer, or tighten the prior."
-        )
+        said = f"The chains disagree{whatever} (R-hat {rhat:.2f})"
+        from_prior = getattr(fit.config, "starts_at_prior", False)  # whose runs are no chains
+        if not from_prior and chains_stay_apart(fit.tree):
+            return "bad", (
+                f"{said}, and each agrees with itself: they are in modes of their own, between which "
+                "chains rarely cross whatever their length, so that the share of each mode is unknown; "
+                "take SMC, which needs proper priors, or tighten the prior."
+            )
+        return "bad", f"{said}: they found different answers; run longer, or tighten the prior."
     if rhat > _RHAT or ess < _ESS_PER_CHAIN * sizes["chain"]:
         worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"
         return "caution", f"Not yet enough draws ({worst}); run longer."

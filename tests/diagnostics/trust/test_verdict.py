@@ -14,6 +14,7 @@ from sidebayes import (
     EM,
     MAP,
     NUTS,
+    SMC,
     SVI,
     CoordinateAscent,
     Laplace,
@@ -135,6 +136,25 @@ def test_a_routine_of_one_start_vouches_for_known_labels_alone(classes, level):
     fit.run.data = {"known": PartialLabels(np.array(classes))}
     assert verdict(fit)[0] == level
     assert ("try other seeds" in verdict(fit)[1]) == (level == "caution")
+
+
+@pytest.mark.parametrize(
+    ("engine", "drift", "said"),
+    [
+        (NUTS(), 0.0, "each agrees with itself: they are in modes of their own"),
+        (NUTS(), 2.0, "they found different answers; run longer"),
+        (SMC(), 0.0, "they found different answers; run longer"),
+    ],
+)
+def test_chains_in_modes_of_their_own_are_told_from_short_ones(engine, drift, said):
+    fit = sampled(4, 300)
+    rate = fit.tree["posterior"]["flip_rate"]
+    rate[:] = np.random.default_rng(0).normal(size=(4, 300)) + drift * np.linspace(0, 1, 300)
+    rate[2:] += 6.0
+    fit.config = engine
+    level, sentence = verdict(fit)
+    assert level == "bad"
+    assert said in sentence
 
 
 @pytest.mark.parametrize("engine", [SVI(), Pathfinder()])
