@@ -164,7 +164,7 @@ def test_choice_of_the_price(clouds):
 
 
 def test_path_of_prices_with_three_clusters():
-    """Check 29: four prices after the best; all links are fitted if that breaks fewer of them."""
+    """Check 29: four prices after the best; all links are fitted unless that breaks more of them."""
     rng = np.random.default_rng(0)
     z = np.arange(60) % 3
     x = 3 * np.eye(3)[z, :2] + rng.normal(size=(60, 2))
