@@ -330,12 +330,14 @@ def choose_strength(
             f"held out {found[best].sum()}; to keep all, fit links.with_strength(choice.strength)"
         )
     table = np.array(tried)
+    broken = table[:, :2].astype(np.int64)
     return StrengthChoice(
         strength,
         links.take(keep).with_strength(strength),
         table[:, 2],
-        *table[:, :2].astype(np.int64).T,
-        left_out=np.flatnonzero(~keep),
+        broken[:, 0],
+        broken[:, 1],
+        np.flatnonzero(~keep),
     )
 
 

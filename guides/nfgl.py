@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 from jax import Array, lax
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
-from sidebayes.models.blocks.classes.anchors import Anchors, log_pseudo_likelihood
+from sidebayes.models.blocks.classes.anchors import Anchors, log_pseudo_likelihood, room_for
 from sidebayes.models.blocks.classes.class_mixture import log_of
 from sidebayes.models.blocks.classes.neighbours import anchor_distances, assigned_mixture
 from sidebayes.models.blocks.collapsed import unexpanded
@@ -113,10 +113,10 @@ def place_anchors(
     Raghuram (2014), sections 2.3.4 and 2.7.2 for the guard. The start at the best of a grid of scales is an
     addition: from one small scale for all, many collapse to zero.
     """
-    x, num_anchors = jnp.asarray(x), len(anchors.classes)
+    x, num_anchors = jnp.asarray(x), len(np.asarray(rows))
     anchors = anchors.padded()
     # updates of rows that do not exist are dropped
-    ends = (0, len(anchors.classes) - num_anchors)
+    ends = (0, room_for(num_anchors) - num_anchors)
     rows = jnp.asarray(np.pad(rows, ends, constant_values=len(x)))
     apart, typical = anchor_distances(anchors)
     table = jnp.asarray(anchors.table)
@@ -272,7 +272,7 @@ def _sweeps(key: Array, base: Array, clusters: Array, law: tuple, most: int) -> 
         clusters, _, done, key = state
         key, own_key = jax.random.split(key)
         # actual anchors in front
-        order = jnp.argsort(jnp.where(live, jax.random.uniform(own_key, number), 2.0))
+        order = jnp.argsort(jnp.where(live, jax.random.uniform(own_key, (number,)), 2.0))
         members = clusters == every_cluster[:, None]
         sums = jax.vmap(sums_in, out_axes=1)(every_cluster, members)
         new, _ = lax.fori_loop(0, live.sum(), lambda i, s: visit(order[i], s), (clusters, sums))

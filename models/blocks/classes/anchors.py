@@ -97,7 +97,8 @@ class Anchors:
 
         Further anchors of no class and no component, -1, follow. They are copies of the last point.
         """
-        ends = (0, room_for(len(self.points)) - len(self.points))
+        number = np.shape(self.points)[0]
+        ends = (0, room_for(number) - number)
         none = (np.pad(each, ends, constant_values=-1) for each in (self.classes, self.clusters))
         points = np.pad(self.points, (ends, (0, 0)), mode="edge")
         return rebuilt(type(self), (points, *none, self.table, self.class_names))

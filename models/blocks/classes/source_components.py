@@ -232,7 +232,7 @@ def spread_factors(source: SourceMixture, rows: NDArray) -> NDArray[np.float64]:
     variance = np.diagonal(source.covariance, axis1=1, axis2=2)
     most = np.sqrt(variance.max(axis=0) + np.ptp(source.mean, axis=0) ** 2 / 4)
     least = np.sqrt(variance.min(axis=0))
-    inner = np.subtract(*np.quantile(rows, [0.9, 0.1], axis=0)) / np.subtract(*norm.ppf([0.9, 0.1]))
+    inner = np.ptp(np.quantile(rows, [0.1, 0.9], axis=0), axis=0) / np.ptp(norm.ppf([0.1, 0.9]))
     spread = np.stack([rows.std(axis=0), inner])
     wide = np.maximum(spread.min(axis=0) / most, 1.0)
     narrow = np.minimum(spread.max(axis=0) / least, 1.0) if len(rows) >= _FEW else 1.0
