@@ -29,7 +29,7 @@ def anchor_distances(anchors: Anchors) -> tuple[Array, Array]:
 
 @jax.jit
 def _distances(points: Array, live: Array) -> tuple[Array, Array]:
-    points = points - points.mean(axis=0)
+    points = points - points.mean(axis=0, where=live[:, None])
     square = jnp.sum(points**2, axis=1)
     apart = jnp.maximum(square[:, None] + square - 2 * points @ points.T, 0.0)
     own = jnp.eye(len(points), dtype=bool)
