@@ -13,8 +13,13 @@ frequencies, and of two whose means have moved along the line between them.
 `--few` moves three Gaussians by 0 to 3 deviations, with the classes of 0 to 50 rows known. Figures are of the
 ported source, of the default and of `select_adaptation`, means over five draws.
 
+`--spreads` prints by how much columns of halves, of halves with a fifth of one class or of all others, and of
+single classes are wider or narrower than a source of one component per class allows: the largest factors,
+over all draws, of the median column and of single ones.
+
 Run: SIDEBAYES_DATA=folder python benchmarks/domain_adaptation.py [--draws 3] [--choice] [--former]
      SIDEBAYES_DATA=folder python benchmarks/domain_adaptation.py --frequencies
+     SIDEBAYES_DATA=folder python benchmarks/domain_adaptation.py --spreads --draws 20
      python benchmarks/domain_adaptation.py --few
 """
 
@@ -25,6 +30,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from sidebayes.models.blocks.classes.source_components import spread_factors
 from sklearn.model_selection import train_test_split
 
 import sidebayes as sb
@@ -159,6 +165,26 @@ def show_few():
     print(pd.DataFrame(table).T.round(3).to_string())
 
 
+def show_spreads(names, draws):
+    """Factors outside of the spreads that a source allows, by which the verdict tells other units."""
+    table = {}
+    for name in names:
+        x, labels = rows_of(name)
+        factors = []
+        for seed in range(draws):
+            first, y, second, truth, _ = halves(x, labels, seed)
+            source = sb.fit_source(first, y, num_components=1, progress=False)
+            few = np.random.default_rng(seed).uniform(size=len(truth)) < 0.2
+            for one in (truth == c for c in range(source.num_classes)):
+                targets = (second[kept] for kept in (one | ~one, ~one | few, one | few, one))
+                factors += [np.exp(np.abs(np.log(spread_factors(source, own)))) for own in targets]
+        table[name] = {
+            "median column": max(map(np.median, factors)),
+            "one column": max(map(np.max, factors)),
+        }
+    print(pd.DataFrame(table).T.round(2).to_string())
+
+
 def show_frequencies(names, draws):
     """Accuracies under changed frequencies, and where means have moved along the line between classes."""
     cases = {name: partial(other_frequencies, *rows_of(name)) for name in names}
@@ -184,7 +210,13 @@ def main() -> None:
     parser.add_argument("--former", action="store_true", help="the former default as well")
     parser.add_argument("--frequencies", action="store_true", help="other frequencies of classes")
     parser.add_argument("--few", action="store_true", help="few known rows, simulated moves")
+    parser.add_argument(
+        "--spreads", action="store_true", help="spreads that no frequencies explain"
+    )
     options = parser.parse_args()
+    if options.spreads:
+        show_spreads(options.sets.split(","), options.draws)
+        return
     use_compilation_cache()
     if options.few:
         show_few()

@@ -171,7 +171,7 @@ def _own_temperature(problem: Problem) -> float:
     return float(problem.kwargs.get("temperature", known.default))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StrengthChoice:
     """Result of `choose_strength`.
 
@@ -180,11 +180,13 @@ class StrengthChoice:
     strength : float
         The price of a link, in nats.
     links : Links
-        Links to fit at that price: all links, or only those not held out where these break no more of
-        all links.
+        Links to fit at that price: all links, unless a fit to those not held out breaks fewer of all
+        links; then these alone.
     strengths : ndarray, shape (num_tried,)
     held_out, trained : ndarray of int, shape (num_tried,)
         Numbers of links broken at each price, among those held out and those fitted.
+    left_out : ndarray of int
+        Numbers of the given links that `links` lacks; empty if it has all.
     """
 
     strength: float
@@ -192,6 +194,16 @@ class StrengthChoice:
     strengths: NDArray[np.float64]
     held_out: NDArray[np.int64]
     trained: NDArray[np.int64]
+    left_out: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        """The price, how many of the links are to be fitted, and the prices tried with the links broken."""
+        kept, lost = len(self.links), len(self.left_out)
+        of_all = f"{kept} of {counted(kept + lost, 'link')}"
+        tried = zip(self.strengths, self.held_out, self.trained, strict=True)
+        lines = [f"{price:10.3g} {out:10d} {own:9d}" for price, out, own in tried]
+        head = f"StrengthChoice({self.strength:.3g} nats per link, {of_all} to fit)"
+        return "\n".join([head, f"{'price':>10} {'held out':>10} {'fitted':>9}", *lines])
 
 
 def choose_strength(
@@ -214,8 +226,9 @@ def choose_strength(
     (They do in the thesis, whose path can then end too early.) Half of the links are held out. With
     fewer than ``6 * num_clusters`` links, three per cluster are fitted and three per cluster held out,
     and the two sets overlap; with fewer than ``3 * num_clusters`` all links serve as both. All links
-    are fitted once more at the chosen price. For the solution of the thesis fit ``choice.links`` with
-    the same engine, options and seed.
+    are fitted once more at the chosen price. ``choice.links`` has them all, unless this breaks more of
+    all links than the fit without those held out did; these are then left out, with a warning. For the
+    solution of the thesis fit ``choice.links`` with the same engine, options and seed.
 
     Parameters
     ----------
@@ -238,7 +251,8 @@ def choose_strength(
     Warns
     -----
     SideBayesWarning
-        If links are too few to hold any out, or all prices break equally many, so that the lowest is taken.
+        If links are too few to hold any out, if all prices break equally many, so that the lowest is
+        taken, or if ``choice.links`` lacks those held out.
 
     Raises
     ------
@@ -307,11 +321,23 @@ def choose_strength(
                 "fitted, so that none is better than another; the lowest is taken"
             )
         of_all = broken_at(np.full(len(links), strength))
-    keep = held_in | (of_all.sum() < found[best].sum())
+    # all links are given to be kept: they yield only to a fit that breaks fewer of them
+    keep = held_in | (of_all.sum() <= found[best].sum())
+    if not keep.all():
+        warn_user(
+            f"choice.links lacks the {counted((~keep).sum(), 'link')} that were held out: a fit to all "
+            f"{len(links)} links at {strength:.3g} nats breaks {of_all.sum()} of them, and one without those "
+            f"held out {found[best].sum()}; to keep all, fit links.with_strength(choice.strength)"
+        )
     table = np.array(tried)
     broken = table[:, :2].astype(np.int64)
     return StrengthChoice(
-        strength, links.take(keep).with_strength(strength), table[:, 2], broken[:, 0], broken[:, 1]
+        strength,
+        links.take(keep).with_strength(strength),
+        table[:, 2],
+        broken[:, 0],
+        broken[:, 1],
+        np.flatnonzero(~keep),
     )
 
 

@@ -268,6 +268,10 @@ def _class_numbers(
             f"labels[{int(np.argmin(found))}] is no class; every row of the source needs one"
         )
     sizes = np.bincount(found, minlength=0 if names is None else len(names))
+    if len(sizes) < 2:
+        raise ValueError(
+            "labels name one class alone, which leaves nothing to classify; give rows of two classes at least"
+        )
     if (sizes < 2).any():
         c = int(np.argmax(sizes < 2))
         which = f"{c}" if names is None else repr(names[c])

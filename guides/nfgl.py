@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 from jax import Array, lax
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
-from sidebayes.models.blocks.classes.anchors import Anchors, log_pseudo_likelihood
+from sidebayes.models.blocks.classes.anchors import Anchors, log_pseudo_likelihood, room_for
 from sidebayes.models.blocks.classes.class_mixture import log_of
 from sidebayes.models.blocks.classes.neighbours import anchor_distances, assigned_mixture
 from sidebayes.models.blocks.collapsed import unexpanded
@@ -113,7 +113,11 @@ def place_anchors(
     Raghuram (2014), sections 2.3.4 and 2.7.2 for the guard. The start at the best of a grid of scales is an
     addition: from one small scale for all, many collapse to zero.
     """
-    x, rows = jnp.asarray(x), jnp.asarray(rows)
+    x, num_anchors = jnp.asarray(x), len(np.asarray(rows))
+    anchors = anchors.padded()
+    # updates of rows that do not exist are dropped
+    ends = (0, room_for(num_anchors) - num_anchors)
+    rows = jnp.asarray(np.pad(rows, ends, constant_values=len(x)))
     apart, typical = anchor_distances(anchors)
     table = jnp.asarray(anchors.table)
     given = rows, apart, jnp.asarray(anchors.classes), table, typical
@@ -136,7 +140,8 @@ def place_anchors(
     found = program(state, x, given)
     params = {name: np.asarray(value) for name, value in found.params.items()}
     params["log_scale"] = np.log(np.asarray(found.scale))
-    return Placed(params, np.asarray(found.clusters), np.asarray(found.history)[: int(found.step)])
+    clusters = np.asarray(found.clusters)[:num_anchors]
+    return Placed(params, clusters, np.asarray(found.history)[: int(found.step)])
 
 
 def _search(config: tuple, plan: Plan, problem: Problem) -> Callable:
@@ -229,6 +234,7 @@ class _Sums(NamedTuple):
 def _sweeps(key: Array, base: Array, clusters: Array, law: tuple, most: int) -> Array:
     """Run iterated conditional modes of the components of anchors until none moves."""
     apart, classes, scale, table, smoothing = law
+    live = classes >= 0
     number, num_clusters = base.shape
     alike = classes[:, None] == classes
     every_cluster, kinds = jnp.arange(num_clusters), jax.nn.one_hot(classes, table.shape[1])
@@ -265,10 +271,11 @@ def _sweeps(key: Array, base: Array, clusters: Array, law: tuple, most: int) -> 
     def sweep(state: tuple[Array, Array, Array, Array]) -> tuple:
         clusters, _, done, key = state
         key, own_key = jax.random.split(key)
-        order = jax.random.permutation(own_key, number)
+        # actual anchors in front
+        order = jnp.argsort(jnp.where(live, jax.random.uniform(own_key, (number,)), 2.0))
         members = clusters == every_cluster[:, None]
         sums = jax.vmap(sums_in, out_axes=1)(every_cluster, members)
-        new, _ = lax.fori_loop(0, number, lambda i, s: visit(order[i], s), (clusters, sums))
+        new, _ = lax.fori_loop(0, live.sum(), lambda i, s: visit(order[i], s), (clusters, sums))
         return new, (new != clusters).any(), done + 1, key
 
     begin = clusters, jnp.asarray(True), jnp.asarray(0), key

@@ -13,9 +13,10 @@ from jax import Array, lax
 from jax.nn import log_softmax, logsumexp, softmax
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
+from sidebayes.models.blocks.classes.anchors import room_for
 from sidebayes.models.blocks.classes.class_mixture import log_of
 from sidebayes.models.blocks.classes.prototypes import Prototypes, without_prototypes
-from sidebayes.models.blocks.classes.stated import shares_of_classes
+from sidebayes.models.blocks.classes.stated import labelled_points, shares_of_classes
 
 from .engines.steps.lbfgs import minimise
 
@@ -133,10 +134,10 @@ def grown_prototypes(
     """
     with jax.enable_x64(True):
         data = _Data.of(x, log_joint, stated, prior)
-        state = _begin(data)
+        state, number = _begin(data), int(labelled_points(data.stated).sum())
 
         def length(state: _State) -> float:
-            sizes = len(data.all), len(data.x), data.x.shape[1], data.stated.shape[1]
+            sizes = len(data.all), number, data.x.shape[1], data.stated.shape[1]
             value = float(_log_likelihood(data, state.prototypes()))
             return prototype_code_length(
                 value, *sizes, data.base.shape[1], per_component, state.number
@@ -161,7 +162,11 @@ def grown_prototypes(
 
 
 class _Data(NamedTuple):
-    """Data of the growth: labelled rows, and all rows with their responsibilities."""
+    """Data of the growth: labelled rows, and all rows with their responsibilities.
+
+    Rows that state nothing and have no preferred component follow the labelled ones, so that programs are
+    shared: their log likelihood is zero.
+    """
 
     x: Array
     base: Array
@@ -190,7 +195,12 @@ class _Data(NamedTuple):
             around = np.stack([centre, 1.0 / deviation**2])
         rest = special.logsumexp(log_joint[~told], axis=1).sum()
         member = special.softmax(log_joint, axis=1)
-        given = x[told], log_joint[told], stated[told], rest, single, x, member, *around
+        more = (0, room_for(len(single)) - len(single))
+        rows = np.pad(x[told], (more, (0, 0)), mode="edge")
+        base = np.pad(log_joint[told], (more, (0, 0)), constant_values=-np.log(log_joint.shape[1]))
+        says = np.pad(stated[told], (more, (0, 0)), constant_values=1.0)
+        single = np.pad(single, more, constant_values=-1)
+        given = rows, base, says, rest, single, x, member, *around
         return cls(*map(jnp.asarray, given))
 
 
@@ -329,6 +339,7 @@ def _classes_of_components(data: _Data) -> tuple[Array, Array, Array]:
     """Log numbers of rows by component and class, their means, and shares of the classes."""
     stated = data.stated / data.stated.sum(axis=1, keepdims=True)
     share = log_softmax(data.base, axis=1)[:, :, None] + log_of(stated)[:, None]
+    share = jnp.where(labelled_points(data.stated)[:, None, None], share, -jnp.inf)
     mean = jnp.einsum("nkc,nd->kcd", softmax(share, axis=0), data.x)
     return logsumexp(share, axis=0), mean, shares_of_classes(data.stated, share.shape[2])
 

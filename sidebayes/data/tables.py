@@ -107,12 +107,13 @@ def check_data(
     values = _numbers(x, name)
     fixed = [dim for dim in dims if dim != "..."]
     if values.ndim != len(fixed) and not ("..." in dims and values.ndim > len(fixed)):
-        advice = "one row per element"
+        advice = f"one entry for each of the {fixed[0]}"
         if values.ndim == 1 and len(fixed) == 2:
             advice = f"for one column pass {name}[:, None]"
         elif values.ndim == 2 and values.shape[1] == 1 and len(fixed) == 1:
             advice = f"of one column pass {name}[:, 0]"
-        raise ValueError(f"{name} has shape {values.shape}, expected {shape_of(dims)}; {advice}")
+        given = name if values.ndim else f"{name} = {values}"
+        raise ValueError(f"{given} has shape {values.shape}, expected {shape_of(dims)}; {advice}")
     if not isinstance(values, np.memmap) and values.dtype.kind != "f":
         values = values.astype(int if whole and _are_integers(values) else float)
     if 0 in values.shape:

@@ -19,6 +19,7 @@ from sidebayes.guides.engines.plumbing.identity import freeze
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.units import Named, dimensions
+from sidebayes.models.blocks.classes.anchors import Anchors
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -345,6 +346,7 @@ def _plain(value: Any) -> Any:
 def _arrays(name: str, value: Any) -> Any:
     """Value of an option as a pytree of numbers, None if it is none."""
     value = plain_array(name, value) if isinstance(value, list | tuple) else value
+    value = value.padded() if isinstance(value, Anchors) else value
     leaves = jax.tree.leaves(value)
     numbers = (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" for leaf in leaves)
     return value if leaves and all(numbers) else None

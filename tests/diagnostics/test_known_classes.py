@@ -173,21 +173,39 @@ def test_a_moved_classifier_that_keeps_known_classes_is_good(source):
     assert right.verdict[0] == "good"
 
 
-def test_columns_in_other_units_than_the_source_are_named(source):
-    assert _in_other_units(source, X) is None
-    assert "give x in the units of the source" in _in_other_units(source, 1e4 * X)
-    assert _in_other_units(source, X[:1]) is None  # which has no spread
+@pytest.mark.parametrize("factor", [1e4, 10.0, 4.0, 0.1, 1e-4, np.array([1.0, 20.0])])
+def test_columns_in_other_units_than_the_source_are_named(source, factor):
+    assert "give x in the units of the source" in _in_other_units(source, factor * X)
 
 
-def test_a_target_in_other_units_is_a_caution(source):
-    given = {"source": source, "strength": 1.0, "progress": False}
-    fit = sb.fit("domain_adaptation", 1e4 * X, some(TRUTH), **given)
-    assert "give x in the units of the source" in fit.verdict[1]
+def test_what_frequencies_and_moves_do_to_the_spread_is_no_other_unit(source):
+    far = np.append(X, [[1e6, 0.0]], axis=0)  # one row, of which the fit warns
+    flat = X * [1.0, 0.0]  # a constant column has no unit to be seen
+    for rows in (X, X + 5.0, X[TRUTH == 0], X[:1], X[:3], far, flat):
+        assert _in_other_units(source, rows) is None
 
 
-def test_a_target_of_one_row_has_no_spread_to_compare(source):
-    fit = sb.fit("domain_adaptation", X[:1], TRUTH[:1], source=source, progress=False)
-    assert "units of the source" not in fit.verdict[1]
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+@pytest.mark.parametrize("known", [None, some(TRUTH)])
+def test_a_target_in_other_units_is_not_good(source, factor, known):
+    engine = at_one({name: getattr(source, name) for name in ("weights", "mean", "covariance")})
+    fit = sb.fit(
+        "domain_adaptation", factor * X, known, source=source, engine=engine, progress=False
+    )
+    level, why = fit.verdict
+    assert level in ("caution", "bad")
+    assert "give x in the units of the source" in why
+    assert "worth=" not in why
+
+
+def test_a_target_of_hardly_any_rows_is_a_caution(source):
+    engine = at_one({name: getattr(source, name) for name in ("weights", "mean", "covariance")})
+    given = {"source": source, "engine": engine, "progress": False}
+    for size in (1, 3):
+        level, why = sb.fit("domain_adaptation", X[:size], TRUTH[:size], **given).verdict
+        assert level == "caution"
+        assert f"x has {size} row" in why
+        assert "units of the source" not in why
 
 
 def test_another_outcome_beside_the_densities_is_no_known_class():

@@ -135,6 +135,11 @@ def test_the_default_is_the_ported_source_where_nothing_has_moved():
     assert fit.run.data["worth"].shape == (source.num_components,)
 
 
+def test_a_source_of_one_class_is_refused():
+    with pytest.raises(ValueError, match="labels name one class alone"):
+        sb.fit_source(np.eye(3), np.zeros(3, int))
+
+
 def test_a_worth_is_refused_where_nothing_is_made_of_it():
     first, second, y, _ = halves()
     source = sb.fit_source(first[:, :2], y, num_components=1)
@@ -144,6 +149,10 @@ def test_a_worth_is_refused_where_nothing_is_made_of_it():
         ({"shift": ShiftPrior(), "worth": worth}, "worth is for shift='source' alone"),
         ({"worth": worth[:2]}, r"worth has shape \(2,\) for a source of 3 components"),
         ({"worth": worth - 1}, "expected positive numbers of points"),
+        (
+            {"worth": -1},
+            r"worth = -1.* expected \(components,\); one entry for each of the components",
+        ),
     ):
         with pytest.raises(ValueError, match=said):
             moved(second[:, :2], None, source, **bad)

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.nfgl import joined_probabilities, neighbours_in_cluster, place_anchors
 from sidebayes.models.blocks.classes.anchors import Anchors, conditionals, log_pseudo_likelihood
+from sidebayes.models.blocks.classes.neighbours import anchor_distances
 
 import sidebayes as sb
 from tests.support.classes import some_known, split2d, xor2d
@@ -29,6 +31,12 @@ FIFTH = np.arange(40) % 5 == 0
 ROUND = {"covariance": "spherical", "progress": False, **SIZES}
 ONE = {"engine": AtStart(), **ROUND}
 """With forty rows of which eight are told, so that fits of several tests share their programs."""
+
+START = {
+    "weights": np.full(2, 0.5),
+    "mean": np.array([[1.5, 0.0], [5.0, 0.0]]),
+    "covariance": np.tile(np.eye(2), (2, 1, 1)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -185,17 +193,48 @@ def searched():
     x, classes = split2d(rng, 60)
     known = some_known(rng, classes, 24)
     rows = np.flatnonzero(known >= 0)
-    start = {
-        "weights": np.full(2, 0.5),
-        "mean": np.array([[1.5, 0.0], [5.0, 0.0]]),
-        "covariance": np.tile(np.eye(2), (2, 1, 1)),
-    }
     clusters = np.arange(len(rows)) % 2
     anchors = Anchors(x[rows], known[rows], clusters, np.array([[0.5, 0.5], [0.1, 0.9]]))
     options = {"num_clusters": 2, "prior": "flat"}
     with jax.enable_x64(True):
-        placed = place_anchors(x, rows, anchors, start, options, max_steps=40)
+        placed = place_anchors(x, rows, anchors, START, options, max_steps=40)
     return x, known, rows, anchors, placed
+
+
+def test_anchors_with_room_for_more_have_the_same_law():
+    """Padding is in no component, votes for nothing and is near nothing."""
+    new, member, scale = (
+        jnp.asarray(RNG.normal(size=(4, 2))),
+        jnp.full((4, 2), 0.5),
+        jnp.asarray(SCALE),
+    )
+
+    @jax.jit
+    def law(anchors):
+        apart, typical = anchor_distances(anchors)
+        votes = anchors.prototypes(scale, 0.1).class_probabilities(new, member)
+        slope = jax.grad(lambda a: anchors.log_pseudo_likelihood(apart, a, 0.1).sum())
+        return typical, votes, anchors.log_pseudo_likelihood(apart, scale, 0.1), slope(scale)
+
+    anchors = Anchors(POINTS, CLASSES, CLUSTERS, TABLE)
+    assert len(anchors.padded().classes) == 32
+    for padded, plain in zip(law(anchors.padded()), law(anchors), strict=True):
+        np.testing.assert_allclose(padded, plain, rtol=1e-12)
+
+
+def test_other_numbers_of_labelled_rows_are_searched_by_one_program(searched):
+    """Also without the last ones, components of those that are left end at a mode."""
+    x, known, rows, anchors, _ = searched
+    few = rows[:-3]
+    own = Anchors(x[few], known[few], anchors.clusters[:-3], anchors.table)
+    with counted_compilations() as names:
+        placed = place_anchors(
+            x, few, own, START, {"num_clusters": 2, "prior": "flat"}, max_steps=40
+        )
+    assert names == []
+    assert placed.clusters.shape == few.shape
+    assert set(placed.clusters) <= {0, 1}
+    assert np.diff(placed.objective).min() >= -1e-8 * abs(placed.objective[-1])
 
 
 def test_search_never_falls(searched):

@@ -9,11 +9,18 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.handlers import seed
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import trace_model
-from sidebayes.guides.pfgl import grown_prototypes, matched_scales, prototype_code_length
+from sidebayes.guides.pfgl import (
+    _classes_of_components,
+    _Data,
+    _log_likelihood,
+    grown_prototypes,
+    matched_scales,
+    prototype_code_length,
+)
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
 from sidebayes.models.blocks.classes.prototype_block import PrototypeSites
 from sidebayes.models.blocks.classes.prototypes import PrototypeMixture, Prototypes
@@ -250,6 +257,28 @@ def test_labelled_rows_whose_class_no_prototype_has_are_refused(known):
     sampled(((0, 1), (0, 0)))
     sampled(lacking, label_noise=0.1)
     sampled(lacking, num_clusters=2)
+
+
+def test_growth_takes_other_numbers_of_labelled_rows_by_the_same_programs():
+    """Rows that state nothing fill the arrays up, and count for nothing."""
+    found, base, shapes = prototypes(), log_normals() + np.log(WEIGHTS), []
+    for told in (KNOWN.values >= 0, KNOWN.values == 0):
+        known = PartialLabels(np.where(told, KNOWN.values, -1))
+        stated = np.asarray(stated_classes(known, NUM_CLASSES, 0.1))
+        data = _Data.of(X, base, stated, None)
+        shapes.append([leaf.shape for leaf in data])
+        own = base[told] + found.log_told(jnp.asarray(X[told]), jnp.asarray(stated[told]))
+        expected = logsumexp(own, axis=1).sum() + logsumexp(base[~told], axis=1).sum()
+        np.testing.assert_allclose(_log_likelihood(data, found), expected, rtol=1e-12)
+        count, mean, _ = _classes_of_components(data)
+        share = (
+            softmax(base[told], axis=1)[:, :, None]
+            * (stated / stated.sum(1)[:, None])[told][:, None]
+        )
+        np.testing.assert_allclose(np.exp(count), share.sum(axis=0), rtol=1e-10)
+        weighted = np.einsum("nkc,nd->kcd", share / share.sum(axis=0), X[told])
+        np.testing.assert_allclose(mean, weighted, rtol=1e-10)
+    assert shapes[0] == shapes[1]
 
 
 def test_growth_needs_a_class():

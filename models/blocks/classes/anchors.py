@@ -15,11 +15,20 @@ from sidebayes.common.arrays import plain_array, real_array, refuse_gaps
 from sidebayes.common.class_names import check_class_names
 from sidebayes.common.fields import rebuilt
 
+from ..label_inference.padding import padded
 from ..side_information.partial_labels import frozen
 from .class_mixture import log_of
 from .prototypes import Prototypes
 
-__all__ = ["Anchors", "conditionals", "log_pseudo_likelihood"]
+__all__ = ["Anchors", "conditionals", "log_pseudo_likelihood", "room_for"]
+
+_FEWEST = 32
+"""Fewest rows for which arrays of labelled rows have room."""
+
+
+def room_for(number: int) -> int:
+    """Length of arrays of so many labelled rows, one of few, so that programs are shared."""
+    return padded(max(number, _FEWEST), 2)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -83,16 +92,33 @@ class Anchors:
         """Number of classes."""
         return int(np.shape(self.table)[1])
 
+    def padded(self) -> Self:
+        """Anchors as arguments of programs, whose shapes other numbers of anchors share.
+
+        Further anchors of no class and no component, -1, follow. They are copies of the last point.
+        """
+        number = np.shape(self.points)[0]
+        ends = (0, room_for(number) - number)
+        none = (np.pad(each, ends, constant_values=-1) for each in (self.classes, self.clusters))
+        points = np.pad(self.points, (ends, (0, 0)), mode="edge")
+        return rebuilt(type(self), (points, *none, self.table, self.class_names))
+
+    @property
+    def live(self) -> Array:
+        """Mask of the actual anchors; the others are padding."""
+        return jnp.asarray(self.classes) >= 0
+
     def prototypes(self, scale: Array, smoothing: float) -> Prototypes:
         """Prototypes at these rows (Raghuram 2014, eq. 2.16)."""
-        classes, clusters = jnp.asarray(self.classes), jnp.asarray(self.clusters)
+        classes, clusters = (jnp.maximum(each, 0) for each in (self.classes, self.clusters))
         table = jnp.asarray(self.table)
-        return Prototypes(jnp.asarray(self.points), classes, clusters, scale, table, smoothing)
+        given = jnp.asarray(self.points), classes, clusters, scale, table, smoothing
+        return Prototypes(*given, self.live)
 
     def log_pseudo_likelihood(self, apart: Array, scale: Array, smoothing: float) -> Array:
         """See the function of this name; `apart` holds the squared distances between these rows."""
         table = jnp.asarray(self.table)
-        member = jnp.eye(len(table))[jnp.asarray(self.clusters)]
+        member = jax.nn.one_hot(self.clusters, len(table), dtype=apart.dtype)
         given = apart, jnp.asarray(self.classes), member, scale, table
         return log_pseudo_likelihood(*given, smoothing=smoothing)
 

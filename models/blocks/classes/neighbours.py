@@ -24,18 +24,19 @@ __all__ = ["NeighbourMixture", "anchor_distances", "assigned_mixture"]
 
 def anchor_distances(anchors: Anchors) -> tuple[Array, Array]:
     """Squared distances between anchors, and the log of the median one to the nearest other anchor."""
-    return _distances(jnp.asarray(anchors.points))
+    return _distances(jnp.asarray(anchors.points), anchors.live)
 
 
 @jax.jit
-def _distances(points: Array) -> tuple[Array, Array]:
-    points = points - points.mean(axis=0)
+def _distances(points: Array, live: Array) -> tuple[Array, Array]:
+    points = points - points.mean(axis=0, where=live[:, None])
     square = jnp.sum(points**2, axis=1)
     apart = jnp.maximum(square[:, None] + square - 2 * points @ points.T, 0.0)
     own = jnp.eye(len(points), dtype=bool)
     apart = jnp.where(own, 0.0, apart)
-    nearest = jnp.min(jnp.where(own | (apart <= 0), jnp.inf, apart), axis=1)
-    typical = jnp.median(jnp.where(jnp.isfinite(nearest), nearest, 1.0))
+    nearest = jnp.min(jnp.where(own | ~live | (apart <= 0), jnp.inf, apart), axis=1)
+    nearest = jnp.where(jnp.isfinite(nearest), nearest, 1.0)
+    typical = jnp.nanmedian(jnp.where(live, nearest, jnp.nan))
     return apart, jnp.log(typical)
 
 
@@ -128,8 +129,11 @@ class NeighbourMixture(LinkedMixture):
 
     def classes_within(self, value: Array) -> Array:
         """Votes of the other labelled points of each component, for labelled points."""
-        apart, _ = _distances(self.anchors.points)
+        live = self.anchors.live
+        assert live is not None  # as `Anchors` makes them
+        apart, _ = _distances(self.anchors.points, live)
         member = jax.nn.one_hot(self.anchors.clusters, self.num_clusters, dtype=apart.dtype)
+        member = jnp.where(live[:, None], member, 0.0)
         given = apart, self.anchors.classes, member, self.anchors.scale, self.anchors.table
         votes = conditionals(*given, smoothing=self.anchors.smoothing)
         return jnp.moveaxis(votes, 0, 1)[self._place]

@@ -52,7 +52,8 @@ class Prototypes(NamedTuple):
 
     def log_kernels(self, x: Array) -> Array:
         """Log kernel of each prototype at each point, shape (num_points, num_prototypes)."""
-        centre = lax.stop_gradient(self.points.mean(axis=0))  # to avoid cancellation
+        live = None if self.live is None else self.live[:, None]
+        centre = lax.stop_gradient(self.points.mean(axis=0, where=live))  # to avoid cancellation
         x, points = x - centre, self.points - centre
         square = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(points**2, axis=1)
         apart = jnp.maximum(square - 2 * x @ points.T, 0.0)

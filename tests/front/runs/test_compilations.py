@@ -111,9 +111,9 @@ def test_asking_for_links_again_and_again_compiles_once():
     assert [count > 0 for count in counts[1:]] == [a != b for a, b in pairwise(loopy)]
 
 
-def voted(x, first):
-    """`nfgl` of given anchors, every tenth row."""
-    rows = np.arange(first, 150, 10)
+def voted(x, first, number=15):
+    """`nfgl` of so many given anchors, every tenth row."""
+    rows = np.arange(first, 150, 10)[:number]
     clusters, table = (DATA.labels[rows] > 0) * 1, np.full((2, 3), 1 / 3)
     assigned = np.full(150, -1)
     assigned[rows] = clusters
@@ -144,6 +144,18 @@ def test_problems_with_other_numbers_in_options_have_one_structure():
         problem = read_run(method, tuple(data), options | {"num_clusters": 2}, ENGINE).problem
         leaves, tree = jax.tree.flatten(problem.args)
         found.append((structure(problem), tree, list(map(jax.typeof, leaves))))
+    assert found[0] == found[1]
+
+
+def test_problems_with_other_numbers_of_labelled_rows_have_one_structure():
+    """As folds of a cross-validation have."""
+    found = []
+    for number in (13, 15):
+        (method, *data), options = voted(DATA.x, 0, number)
+        run = read_run(method, tuple(data), options | {"num_clusters": 2}, ENGINE)
+        assert len(run.options["anchors"].points) == number  # as given
+        leaves, tree = jax.tree.flatten(run.problem.args)
+        found.append((structure(run.problem), tree, list(map(jax.typeof, leaves))))
     assert found[0] == found[1]
 
 

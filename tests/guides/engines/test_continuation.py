@@ -30,7 +30,7 @@ from sidebayes import (
 )
 from sidebayes.runs.arguments import read_run
 from tests.support.basics import responsibilities
-from tests.support.draws import at_one
+from tests.support.draws import Told, at_one
 
 FEW = Continuation(num_restarts=8, tol=1e-6, max_steps=300)
 
@@ -164,7 +164,7 @@ def test_choice_of_the_price(clouds):
 
 
 def test_path_of_prices_with_three_clusters():
-    """Check 29: four prices after the best; all links are fitted if that breaks fewer of them."""
+    """Check 29: four prices after the best; all links are fitted unless that breaks more of them."""
     rng = np.random.default_rng(0)
     z = np.arange(60) % 3
     x = 3 * np.eye(3)[z, :2] + rng.normal(size=(60, 2))
@@ -271,6 +271,55 @@ def test_prices_that_all_break_the_same_links_are_said_to_be_equal(clouds):
     with pytest.warns(SideBayesWarning, match=said):
         choice = choose_strength(x, links, num_clusters=2, engine=engine, patience=1)
     assert choice.strength == 0.1
+
+
+def test_links_are_all_to_fit_where_those_held_out_cost_no_other(clouds):
+    """A tie keeps what the user gave; broken links are no reason to drop others."""
+    x, side, _, _ = clouds
+    means = np.stack([x[side == s].mean(axis=0) for s in (0, 1)])
+    engine = at_one({"weights": [0.5, 0.5], "mean": means, "covariance": np.eye(2)})
+    links = simulate_links(side, 12, flip_rate=0.4, seed=0)
+    with pytest.warns(SideBayesWarning, match="all prices") as caught:
+        choice = choose_strength(x, links, num_clusters=2, engine=engine, patience=1)
+    assert choice.held_out[0] > 0
+    assert len(caught) == 1
+    assert len(choice.links) == 12
+    assert not len(choice.left_out)
+    assert "12 of 12 links to fit" in repr(choice)
+
+
+class WorseWithAll(Told):
+    """Knows parameters, at its first draw, and others where all links have a price, at its second."""
+
+    def run(self, problem, **given):
+        all_priced = int((np.asarray(problem.args[1].pair_weights) != 0).all())
+        draws = {name: value[:, [all_priced]] for name, value in self.draws.items()}
+        return Told(draws).run(problem, **given)
+
+
+def test_links_that_are_left_out_are_named(clouds):
+    x, side, _, _ = clouds
+    means = np.stack([x[side == s].mean(axis=0) for s in (0, 1)])
+    alone = np.stack([means.mean(axis=0), means.mean(axis=0) + 100.0])
+    both = {
+        "weights": np.full((1, 2, 2), 0.5),
+        "mean": np.stack([means, alone])[None],
+        "covariance": np.tile(np.eye(2), (1, 2, 1, 1)),
+    }
+    links = simulate_links(side, 12, seed=0)
+    said = (
+        r"lacks the 6 links that were held out: a fit to all 12 links at 0.1 nats breaks \d of them"
+    )
+    given = {"num_clusters": 2, "engine": WorseWithAll(both), "patience": 1}
+    with (
+        pytest.warns(SideBayesWarning, match="all prices"),
+        pytest.warns(SideBayesWarning, match=said),
+    ):
+        choice = choose_strength(x, links, **given)
+    assert len(choice.links) == len(choice.left_out) == 6
+    kept = np.setdiff1d(np.arange(12), choice.left_out)
+    np.testing.assert_array_equal(choice.links.pairs, links.pairs[kept])
+    assert "6 of 12 links to fit" in repr(choice)
 
 
 def test_the_temperature_is_read_off_a_model_with_a_prior_among_its_data(clouds):
