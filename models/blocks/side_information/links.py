@@ -15,11 +15,11 @@ from sidebayes.common.fields import check_integer
 from sidebayes.common.files import as_path
 
 from .groups import Groups
-from .hard_links import low_first
 from .link_tables import as_same, read_links_table
 from .link_weights import check_pairs, flip_rate_weight, per_pair
 from .partial_labels import PartialLabels, as_partial_labels
 from .stated_pairs import StatedPairs
+from .uncolourable import low_first
 
 __all__ = ["Links"]
 
