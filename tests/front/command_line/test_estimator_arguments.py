@@ -143,6 +143,10 @@ def test_rows_without_a_class_are_not_scored(iris, learned):
     weight = np.arange(len(x), dtype=float)
     by_hand = np.average(right[~unknown], weights=weight[~unknown])
     assert model.score(x, missing, weight) == pytest.approx(by_hand)
+    with pytest.raises(
+        ValueError, match=r"y names no class of any point; name the classes of some$"
+    ):
+        MixtureClassifier().fit(x, np.full(len(x), -1))
     with pytest.raises(ValueError, match="y names no class"):
         model.score(x, np.full(len(x), None))
     with pytest.raises(ValueError, match="y has 2 entries"):
