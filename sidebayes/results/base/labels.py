@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -17,6 +18,8 @@ from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.problem.declared import finite_mixtures
 from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.label_inference.partition import TooWideError
+from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import (
@@ -25,6 +28,8 @@ from sidebayes.models.blocks.side_information.partial_labels import (
 )
 
 from ...common.fields import Range, check_number
+from ...common.magnitudes import counted
+from ...common.warnings import warn_user
 from .fit_base import FitBase, need_labels
 from .other_rows import new_run
 from .predictions import over_draws, predict_proba, refuse_impossible
@@ -40,6 +45,9 @@ __all__ = [
     "score_links",
     "suspect_links",
 ]
+
+_PARTS = 1, 4, 16
+"""Numbers of parts in which pairs are looked at, since many at once make loops wide."""
 
 
 def responsibilities(fit: FitBase, site: str | None = None) -> NDArray[np.float64]:
@@ -92,8 +100,11 @@ def _rows_of(fit: FitBase, site: str | None) -> slice:
 def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
 
-    The probability is averaged over draws. Within a draw the two labels are treated as independent,
-    which is exact for pairs in different connected sets.
+    The probability is averaged over draws. Within a draw, labels in different connected sets of links are
+    independent. Those in one connected set are summed out jointly, so that pairs that hard links tie have
+    the probability 1 or 0. Where labels are summed out approximately, so is this probability; where many
+    pairs at once make loops too wide for exact sums, or a file lacks the model, the two labels are treated
+    as independent. A warning says so.
 
     Parameters
     ----------
@@ -107,10 +118,41 @@ def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     """
     need_labels(fit, "clusters to share")
     prob = fit.tree["responsibilities"]["prob"].to_numpy()
-    ends = check_pairs(pairs, prob.shape[2], "pairs").T
-    one, other = (prob[:, :, points] for points in ends)
-    same: NDArray[np.float64] = np.einsum("cdpk,cdpk->cdp", one, other)
-    return same.mean(axis=(0, 1))
+    asked = check_pairs(pairs, prob.shape[2], "pairs")
+    one, other = (prob[:, :, points] for points in asked.T)
+    draws: NDArray[np.float64] = np.einsum("cdpk,cdpk->cdp", one, other)
+    same = draws.mean(axis=(0, 1))
+    connected_set = connected_sets(fit.links.pairs, prob.shape[2])[1]
+    within = np.equal(*connected_set[asked.T])
+    if within.any() and not fit.config.hard_labels:  # whose joint labeling keeps hard links
+        same[within] = _jointly(fit, asked[within], same[within])
+    return same
+
+
+def _jointly(fit: FitBase, pairs: NDArray, independent: NDArray) -> NDArray[np.float64]:
+    """Probabilities of agreement in connected sets; those of independent labels where there are no others."""
+    said = f"labels of {counted(len(pairs), 'pair')} in one connected set of links are treated as independent"
+    if fit.run.model is None:
+        warn_user(f"{said}, since the file lacks the model; give it to load(path, model=...)")
+        return independent
+    draws = pooled_draws(fit.tree, of_each_chain=True)
+    for number in _PARTS:
+        parts = np.array_split(pairs, min(number, len(pairs)))
+        with fit.run.precision, contextlib.suppress(TooWideError):
+            found = [agreement(fit.run.problem, draws, part) for part in parts]
+            break
+    else:
+        warn_user(
+            f"{said}, since together they make loops too wide for exact sums; ask about fewer at a time"
+        )
+        return independent
+    if approximate := found[0][2]:
+        warn_user(
+            f"labels are summed out by {approximate}, so that the probabilities of "
+            f"{counted(len(pairs), 'pair')} in one connected set of links are approximate"
+        )
+    same: NDArray[np.float64] = np.concatenate([one.mean(axis=0) for one, _, _ in found])
+    return same
 
 
 def suspect_links(
