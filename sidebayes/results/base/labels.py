@@ -17,7 +17,9 @@ from sidebayes.diagnostics.symmetry.matched import mean_responsibilities
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.problem.declared import finite_mixtures
 from sidebayes.guides.engines.problem.density import abstract_trace
+from sidebayes.guides.engines.problem.posterior import mixture_structure
 from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.partition import TooWideError
 from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
@@ -46,8 +48,11 @@ __all__ = [
     "suspect_links",
 ]
 
+_MOST_APART = 200
+"""Maximum number of pairs without a link between them that are looked at jointly in a connected set."""
+
 _PARTS = 1, 4, 16
-"""Numbers of parts in which pairs are looked at, since many at once make loops wide."""
+"""Numbers of parts in which this is tried, since many at once make loops wide."""
 
 
 def responsibilities(fit: FitBase, site: str | None = None) -> NDArray[np.float64]:
@@ -131,28 +136,56 @@ def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
 
 def _jointly(fit: FitBase, pairs: NDArray, independent: NDArray) -> NDArray[np.float64]:
     """Probabilities of agreement in connected sets; those of independent labels where there are no others."""
-    said = f"labels of {counted(len(pairs), 'pair')} in one connected set of links are treated as independent"
     if fit.run.model is None:
-        warn_user(f"{said}, since the file lacks the model; give it to load(path, model=...)")
+        _warn_of_independent(
+            pairs, "since the file lacks the model; give it to load(path, model=...)"
+        )
         return independent
+    with fit.run.precision:
+        ties = mixture_structure(fit.run.problem)[0].links()
+    if ties is None or not np.equal(*np.asarray(ties.connected_set)[pairs.T]).all():
+        return independent  # the links have a price, and tie no labels
+    told = _told_by_a_link(ties, pairs)
     draws = pooled_draws(fit.tree, of_each_chain=True)
-    for number in _PARTS:
-        parts = np.array_split(pairs, min(number, len(pairs)))
-        with fit.run.precision, contextlib.suppress(TooWideError):
-            found = [agreement(fit.run.problem, draws, part) for part in parts]
-            break
-    else:
-        warn_user(
-            f"{said}, since together they make loops too wide for exact sums; ask about fewer at a time"
-        )
-        return independent
-    if approximate := found[0][2]:
-        warn_user(
-            f"labels are summed out by {approximate}, so that the probabilities of "
-            f"{counted(len(pairs), 'pair')} in one connected set of links are approximate"
-        )
-    same: NDArray[np.float64] = np.concatenate([one.mean(axis=0) for one, _, _ in found])
-    return same
+
+    def exact(part: NDArray) -> NDArray[np.float64]:
+        with fit.run.precision:
+            same, _, approximate = agreement(fit.run.problem, draws, part)
+        if approximate:
+            warn_user(
+                f"labels are summed out by {approximate}, so that the probabilities of "
+                f"{counted(len(part), 'pair')} in one connected set of links are approximate"
+            )
+        found: NDArray[np.float64] = same.mean(axis=0)
+        return found
+
+    if (~told).sum() <= _MOST_APART:
+        for number in _PARTS:
+            with contextlib.suppress(TooWideError):
+                parts = np.array_split(pairs, min(number, len(pairs)))
+                return np.concatenate([exact(part) for part in parts])
+    _warn_of_independent(
+        pairs[~told],
+        "since together they make loops too wide for exact sums; ask about fewer at a time",
+    )
+    if told.any():  # by which loops grow no wider
+        independent[told] = exact(pairs[told])
+    return independent
+
+
+def _warn_of_independent(pairs: NDArray, why: str) -> None:
+    warn_user(
+        f"labels of {counted(len(pairs), 'pair')} in one connected set of links are treated as independent, "
+        f"{why}"
+    )
+
+
+def _told_by_a_link(ties: LabelGraph, pairs: NDArray) -> NDArray[np.bool_]:
+    """Pairs of points of one chunklet, or of two chunklets with a link between them."""
+    node = np.asarray(ties.node)
+    ends, linked = (np.sort(node[some], axis=1) for some in (pairs, np.asarray(ties.pairs)))
+    key = [len(node), 1]
+    return (ends[:, 0] == ends[:, 1]) | np.isin(ends @ key, linked @ key)
 
 
 def suspect_links(
