@@ -141,12 +141,12 @@ def _refuse_reordered(first: xr.DataTree, other: xr.DataTree, number: int, num_p
     """Refuse rows in another order. Tables may differ otherwise, since fits may use other features."""
     tables = tables_of(other, "observed_data")
     for name, table in tables_of(first, "observed_data").items():
-        rows = [_row_bytes(t.to_numpy(), num_points) for t in (table, tables.get(name, table))]
-        if np.array_equal(*rows):
+        one, two = (_row_bytes(t.to_numpy(), num_points) for t in (table, tables.get(name, table)))
+        if np.array_equal(one, two):
             continue
-        rows = [np.sort(one) for one in rows]
+        one, two = np.sort(one), np.sort(two)
         # two columns of few values may have the same ones by chance
-        if np.array_equal(*rows) and len(np.unique(rows[0])) > num_points / 2:
+        if np.array_equal(one, two) and len(np.unique(one)) > num_points / 2:
             raise ValueError(
                 f"fit[{number}] has the rows of fit[0] in another order (of {name!r}), so that their pairs "
                 "cannot be pooled; fit the same rows in the same order"

@@ -185,7 +185,8 @@ def _told_by_a_link(ties: LabelGraph, pairs: NDArray) -> NDArray[np.bool_]:
     node = np.asarray(ties.node)
     ends, linked = (np.sort(node[some], axis=1) for some in (pairs, np.asarray(ties.pairs)))
     key = [len(node), 1]
-    return (ends[:, 0] == ends[:, 1]) | np.isin(ends @ key, linked @ key)
+    found: NDArray[np.bool_] = (ends[:, 0] == ends[:, 1]) | np.isin(ends @ key, linked @ key)
+    return found
 
 
 def suspect_links(
