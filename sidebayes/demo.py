@@ -328,13 +328,18 @@ def _doubtful(fit: Fit) -> Iterator[str]:
 
 
 def _pairs(fit: Fit) -> str:
-    """How certain the draws are about pairs of crabs."""
-    pairs = np.column_stack(np.triu_indices(len(fit.labels()), 1))
+    """How certain the draws are about pairs of crabs that no chain of links joins."""
+    from sidebayes.models.blocks.side_information.hard_links import connected_sets
+
+    number = len(fit.labels())
+    pairs = np.column_stack(np.triu_indices(number, 1))
+    pairs = pairs[np.not_equal(*connected_sets(fit.links.pairs, number)[1][pairs.T])]
     same = fit.same_cluster(pairs)
     least = np.abs(same - 0.5).argmin()
     one, other = pairs[least]
     return (
-        f"Pairs of crabs are more or less sure: {np.mean(np.abs(same - 0.5) > 0.45):.0%} of them share a "
-        "cluster with a probability (same_cluster) below .05 or above .95; least sure are crabs "
+        "Pairs of crabs that links do not join are more or less sure: "
+        f"{np.mean(np.abs(same - 0.5) > 0.45):.0%} of them share a cluster with a probability "
+        "(same_cluster) below .05 or above .95; least sure are crabs "
         f"{one} and {other}, with {same[least]:.2f}."
     )

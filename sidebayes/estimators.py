@@ -13,8 +13,8 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sidebayes.diagnostics.trust.known_classes import at_no_row
 from sidebayes.guides.engines.base import Engine
-from sidebayes.models.blocks.classes.class_table import hidden_classes
 from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 from sidebayes.models.blocks.side_information.links import Links
@@ -32,6 +32,7 @@ from .estimator_arguments import (
     refuse_side_information,
     row_weights,
 )
+from .results.base.known_classes import unpredicted_classes
 from .runs.checks import check_num_clusters
 from .runs.zoo import find_card
 
@@ -301,7 +302,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             **model_options(self.options, own, ("num_classes", "known", "progress")),
         )
         self.transduction_ = self.classes_[self.result_.classes()["class"].to_numpy()]
-        self._warn_of_hidden()
+        self._warn_of_unpredicted()
         return self
 
     def predict(self, X: ArrayLike) -> NDArray:
@@ -378,15 +379,16 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def _refuse_links(self, y: object) -> None:
         refuse_side_information(y, f"and {self._of_links}")
 
-    def _warn_of_hidden(self) -> None:
-        """Warn of classes that no row can be predicted to have, for want of components."""
-        table = self.result_.params.get("class_table")
-        number = len(self.classes_)
-        if self.n_components is None or self.n_components >= number or table is None:
-            return
-        if hidden := hidden_classes(self.result_.tree["posterior"]["class_table"].to_numpy()):
-            names = " or ".join(repr(name) for name in self.classes_[hidden].tolist())
-            warn_user(
-                f"n_components = {self.n_components} for {number} classes: at no row is {names} more "
-                f"probable than all other classes; raise n_components to {number} at least, or leave it out"
+    def _warn_of_unpredicted(self) -> None:
+        """Warn of known classes that no row is predicted to have."""
+        missed = unpredicted_classes(self.result_)
+        if missed:
+            said = at_no_row(
+                " or ".join(repr(name) for name in self.classes_[list(missed)].tolist()),
+                list(missed.values()),
+                len(self.classes_),
+                self.result_.options["num_clusters"],
+                size="n_components",
+                hard=self.method == "moe" and self.result_.engine != "hard_classes",
             )
+            warn_user(said)

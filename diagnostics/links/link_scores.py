@@ -74,7 +74,6 @@ def agreement(
     problem : Problem
     draws : mapping of str to ndarray, shape (num_draws, ...)
     pairs : ndarray of int, shape (num_pairs, 2)
-        None of them a link of the fit.
     inference : str or inference object, optional
         By default the model's own; belief propagation in place of mean field, which has no beliefs
         about pairs.
@@ -93,8 +92,8 @@ def agreement(
     """
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     fn, value = mixture_structure(problem)
-    num_points = len(value)
     ties = fn.links()
+    num_points = len(value) if ties is None else ties.num_points
     before = as_label_graph(ties if ties is not None and ties.num_links else None, num_points)
     within = np.flatnonzero(np.equal(*np.asarray(before.connected_set)[pairs].T))
     told = before.links

@@ -13,8 +13,14 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import entr
 
 from sidebayes.common.magnitudes import counted
+from sidebayes.common.warnings import warn_user
+
+from ..sites import tables_of
 
 __all__ = ["information", "select_pairs"]
+
+_CERTAIN = 1e-9
+"""Information, in nats, that counts as none."""
 
 _BLOCK = 2**22
 """Maximum size, in numbers, of arrays that are held while pairs are scored."""
@@ -74,7 +80,8 @@ def select_pairs(
     Raises
     ------
     ValueError
-        If too few pairs are left to choose from, or the fits are of different rows.
+        If too few pairs are left to choose from, or the fits are of different rows, or of the same rows
+        in another order.
 
     References
     ----------
@@ -96,6 +103,11 @@ def select_pairs(
         )
     same = _same(prob, pairs)
     gain = information(same)
+    if gain.max() <= _CERTAIN:
+        warn_user(
+            "every pair is certain to share a cluster, or not to, so that no answer is expected to tell "
+            "anything; fit more clusters, or pass a fit with draws or several fits, which may disagree"
+        )
     chosen = _greedy(same, gain, pairs, num_pairs, num_points)
     return pd.DataFrame(
         {
@@ -115,12 +127,38 @@ def _pooled(trees: Sequence[xr.DataTree]) -> NDArray:
         raise ValueError(
             f"fits of {[prob.shape[1] for prob in each]} points cannot be pooled; fit the same rows"
         )
+    for number, tree in enumerate(trees[1:], 1):
+        _refuse_reordered(trees[0], tree, number, each[0].shape[1])
     size = max(len(prob) for prob in each)
     widest = max(prob.shape[2] for prob in each)
     spread = [prob[np.linspace(0, len(prob) - 1, size).round().astype(int)] for prob in each]
     return np.concatenate(
         [np.pad(prob, ((0, 0), (0, 0), (0, widest - prob.shape[2]))) for prob in spread]
     )
+
+
+def _refuse_reordered(first: xr.DataTree, other: xr.DataTree, number: int, num_points: int) -> None:
+    """Refuse rows in another order. Tables may differ otherwise, since fits may use other features."""
+    tables = tables_of(other, "observed_data")
+    for name, table in tables_of(first, "observed_data").items():
+        one, two = (_row_bytes(t.to_numpy(), num_points) for t in (table, tables.get(name, table)))
+        if np.array_equal(one, two):
+            continue
+        one, two = np.sort(one), np.sort(two)
+        # two columns of few values may have the same ones by chance
+        if np.array_equal(one, two) and len(np.unique(one)) > num_points / 2:
+            raise ValueError(
+                f"fit[{number}] has the rows of fit[0] in another order (of {name!r}), so that their pairs "
+                "cannot be pooled; fit the same rows in the same order"
+            )
+
+
+def _row_bytes(table: NDArray, num_points: int) -> NDArray[np.bytes_]:
+    """Each row as one value that can be sorted; nothing where rows are no points."""
+    if not table.size or len(table) != num_points or table.dtype == object:
+        return np.empty(0, "S1")
+    rows = np.ascontiguousarray(table.reshape(num_points, -1))
+    return rows.view(f"S{rows.shape[1] * rows.itemsize}").ravel()
 
 
 def _candidates(prob: NDArray, size: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Recognition", "against_the_rest", "recognition", "sentence"]
+from sidebayes.common.magnitudes import counted
+
+__all__ = [
+    "Recognition",
+    "against_the_rest",
+    "at_no_row",
+    "recognition",
+    "sentence",
+    "unpredicted",
+]
 
 _FEWEST = 5
 """Minimum number of rows of known class for a verdict on a fit."""
@@ -22,6 +32,10 @@ be more probable by as much, and one that guesses better may be less probable by
 
 _TINY = 1e-3
 """Minimum probability of a known class in the sum, so that no single row refutes a fit."""
+
+_DUE = 5.0
+"""Number of rows of unknown class that should have a class, by its share of the known rows, from which on the
+absence of any such prediction is reported: it is rare (e**-5) if the known rows were drawn at random."""
 
 
 class Recognition(NamedTuple):
@@ -134,4 +148,64 @@ def against_the_rest(
         f"{free.num_rows - free.right} of {free.num_rows} known rows are in another than stated, and the log "
         f"likelihood of the rows is {rise:.3g} higher, where the classes gain {seen.gain:.3g} on their "
         "shares. See whether known classes are in the order of the rows, or of the names of the groups"
+    )
+
+
+def unpredicted(prob: NDArray, label: NDArray, of_known: NDArray) -> dict[int, int]:
+    """Known classes that are the most probable at no row, unless its class is known, with their known rows.
+
+    Parameters
+    ----------
+    prob : ndarray, shape (num_rows, num_classes)
+        Probabilities of the classes of all rows.
+    label : ndarray of int, shape (num_rows,)
+        Known classes, -1 where a class is not known.
+    of_known : ndarray, shape (num_known, num_classes)
+        Probabilities at known rows, without a look at a row's own class.
+    """
+    classes = prob.shape[1]
+    number = np.bincount(label[label >= 0], minlength=classes)
+    elsewhere = np.bincount(prob[label < 0].argmax(axis=1), minlength=classes)
+    among_known = np.bincount(of_known.argmax(axis=1), minlength=classes)
+    due = (label < 0).sum() * (number + 1) / (number.sum() + classes)
+    missed = (number > 0) & (elsewhere == 0) & ((among_known == 0) | (due >= _DUE))
+    return {int(one): int(number[one]) for one in np.flatnonzero(missed)}
+
+
+def at_no_row(
+    which: str,
+    known: Sequence[int],
+    num_classes: int,
+    num_clusters: int | None,
+    *,
+    size: str = "num_clusters",
+    hard: bool = False,
+) -> str:
+    """Say which classes no row is predicted to have, and what to do; see `unpredicted`.
+
+    Parameters
+    ----------
+    which : str
+        Names of the classes.
+    known : sequence of int
+        Number of known rows of each.
+    num_classes : int
+    num_clusters : int or None
+        Number of components, if classes are not the clusters themselves.
+    size : str
+        Argument that sets the number of components.
+    hard : bool
+        Whether the method has an engine that gives every class a component, and the fit used another.
+    """
+    few = num_clusters is not None and num_clusters < num_classes
+    rows = " and ".join(counted(number, "row") for number in known)
+    remedies = ["name more of its rows"]
+    if num_clusters is not None:
+        remedies.insert(0, f"raise {size}" + f" to {num_classes} at least" * few)
+    if hard and not few:
+        remedies.insert(1, "use engine='hard_classes', which gives every class a component")
+    begin = f"{size} = {num_clusters} for {num_classes} classes: at" if few else "At"
+    return (
+        f"{begin} no row is {which} the most probable, except where it is known ({rows}): "
+        f"{', or '.join(remedies)}"
     )

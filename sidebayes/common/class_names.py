@@ -18,6 +18,7 @@ __all__ = [
     "class_codes",
     "class_indices",
     "named_classes",
+    "refuse_plus_minus",
     "warn_of_marks",
 ]
 
@@ -41,6 +42,16 @@ def check_class_names(names: Sequence[Any] | None) -> tuple[str, ...] | None:
     if twice:
         raise ValueError(f"names of classes repeat {twice[:5]}; give every class a name of its own")
     return found
+
+
+def refuse_plus_minus(name: str, values: Any) -> None:
+    """Refuse classes that are -1 and 1 only, of which nobody can tell whether -1 is a class."""
+    found = pd.unique(np.asarray(values, object).ravel())
+    if set(found[~pd.isna(found)].tolist()) == {-1, 1}:
+        raise ValueError(
+            f"{name} holds -1 and 1 only, and -1 stands for a class that is not known; number the "
+            "classes from 0, with NaN where they are not known"
+        )
 
 
 def class_indices(
@@ -124,15 +135,11 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
             raise ValueError(
                 f"{name}[{row}] = {array[row]} is no class; give whole numbers or names"
             )
-        if set(numbers) == {-1.0, 1.0}:
-            raise ValueError(
-                f"{name} holds -1 and 1 only, and -1 stands for a class that is not known; number the "
-                "classes from 0, with NaN where they are not known"
-            )
+        refuse_plus_minus(name, numbers)
         known[known] = numbers != -1
         found = found[numbers != -1]
     if not len(found):
-        raise ValueError(f"{name} names no class of any point; name some, or leave it out")
+        raise ValueError(f"{name} names no class of any point; name the classes of some")
     if found.dtype == object:
         _refuse_mixed(name, found.set_axis(np.flatnonzero(known)))
     out = np.full(len(array), -1, np.int64)

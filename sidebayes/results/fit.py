@@ -339,8 +339,8 @@ class Fit(FitBase):
     @cached_property
     def verdict(self) -> tuple[str, str]:
         """How far to trust the fit: "good", "caution" or "bad", and why."""
-        against = told_by_known_classes, told_by_links_left_out, told_without_links
-        return verdict(self, *(told(self) for told in against))
+        by_links = told_by_links_left_out(self), told_without_links(self)
+        return verdict(self, *told_by_known_classes(self), *by_links)
 
     def __repr__(self) -> str:
         """Say method, engine, size and verdict."""

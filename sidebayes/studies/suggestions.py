@@ -9,6 +9,7 @@ import pandas as pd
 from sidebayes.diagnostics.links.selection import select_pairs
 
 from ..common.fields import check_integer, check_seed
+from ..results.base.fit_base import need_labels
 from ..results.fit import Fit
 
 __all__ = ["suggest_links"]
@@ -27,8 +28,9 @@ def suggest_links(
     Parameters
     ----------
     fit : Fit or sequence of Fit
-        Several fits to the same rows (other seeds, engines, numbers of clusters) are pooled, whatever
-        the numbering of their clusters; pairs on which they disagree come first.
+        Several fits to the same rows in the same order (other seeds, engines, features, numbers of
+        clusters) are pooled, whatever the numbering of their clusters; pairs on which they disagree
+        come first.
     num_pairs : int
         Size of the batch, which is spread over points and over the questions on which draws disagree.
     num_candidates : int
@@ -41,12 +43,13 @@ def suggest_links(
     -------
     DataFrame
         Columns ``i``, ``j``, ``same`` (probability that they share a cluster) and ``information``
-        (nats), best first.
+        (nats), best first. Given a draw, labels of one connected set are treated as independent here;
+        ``fit.same_cluster`` is exact.
 
     Raises
     ------
     TypeError, ValueError
-        If there is no fit, or too few pairs are left.
+        If there is no fit, a fit has no labels or other rows than the first, or too few pairs are left.
 
     Examples
     --------
@@ -63,6 +66,7 @@ def suggest_links(
     for one in fits:
         if not isinstance(one, Fit):
             raise TypeError(f"fit holds a {type(one).__name__}; pass a Fit, or a list of fits")
+        need_labels(one, "pairs to ask about")
     if not fits:
         raise ValueError("fit is an empty list; pass a Fit, or several to the same rows")
     return select_pairs(

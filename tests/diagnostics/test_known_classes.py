@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from jax.typing import ArrayLike
-from sidebayes.diagnostics.trust.known_classes import recognition, sentence
+from sidebayes.diagnostics.trust.known_classes import recognition, sentence, unpredicted
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.expectation_maximisation.left_out import step_without
 from sidebayes.guides.engines.steps.starts import initial_values
@@ -88,6 +88,48 @@ def test_sentences():
     assert sentence(None, good._replace(gain=1e-9, right=4))[0] == "caution"  # rounding is no gain
     assert recognition(told[:4], stated[:4]) is None
     assert recognition(told[3:6], stated[3:6]) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "seen", "missed"),
+    [
+        ([0] * 18 + [1, 1], [0, 0, 0, 2], {2: 1}),  # known rows are no sign
+        ([0, 0, 1], [0, 0, 0, 2], {}),  # among few rows, there may be none
+        ([0, 0, 1], [0, 0, 0, 0], {2: 1}),
+        ([0, 2, 0], [0, 0, 0, 0], {}),  # nothing is known of class 1
+    ],
+)
+def test_known_classes_that_no_row_is_predicted_to_have(rows, seen, missed):
+    label = np.concatenate([np.full(len(rows), -1), [0, 0, 0, 2]])
+    assert unpredicted(np.eye(3)[[*rows, 0, 0, 0, 2]], label, np.eye(3)[seen]) == missed
+
+
+def test_a_class_that_shares_its_component_with_a_larger_one_is_a_caution():
+    """Class 1 has one row and class 0 eleven, in two components, the second of which has both."""
+    known = np.where(np.arange(60) < 20, np.where(np.arange(60) == 1, 1, 0), -1)
+    known[2::2] = np.where(known[2::2] >= 0, 2, -1)
+    at = {"weights": [0.5, 0.5], "mean": [[0.0, 0.0], [4.0, 4.0]], "covariance": [np.eye(2)] * 2}
+    mixed = at_one(at | {"class_table": [[0.02, 0.0, 0.98], [0.9, 0.1, 0.0]]})
+    sizes = SIZES | {"num_classes": 3}
+    level, why = sb.fit("moe", X, known, engine=mixed, **sizes).verdict
+    assert level == "caution"
+    assert (
+        "num_clusters = 2 for 3 classes: at no row is class 1 (numbered from 0) the most probable, except "
+        "where it is known (1 row): raise num_clusters to 3 at least, or name more of its rows."
+    ) in why
+    three = {"weights": [0.4, 0.1, 0.5], "mean": [[0.0, 0.0], [0.0, 0.0], [4.0, 4.0]]}
+    three |= {
+        "covariance": [np.eye(2)] * 3,
+        "class_table": [[0.0, 0.0, 1.0], [0, 0, 1], [0.9, 0.1, 0]],
+    }
+    classifier = sb.MixtureClassifier(engine=at_one(three))
+    names = np.array(["a", "b", "c", None], object)[known]
+    with pytest.warns(
+        sb.SideBayesWarning, match=r"^At no row is 'b' the most probable.*'hard_classes'"
+    ):
+        classifier.fit(X, names)
+    own = classifier.result_.verdict[1]
+    assert "class 1 (numbered from 0)" in own
 
 
 @pytest.fixture(scope="module")

@@ -354,5 +354,8 @@ def two_classes(labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
     except TypeError:
         raise TypeError("labels mixes names that have no order among them") from None
     if len(classes) != 2:
-        raise ValueError(f"labels has {len(classes)} classes; expected two")
+        unknown = "; -1 is a class here, so leave subjects of unknown class out"
+        raise ValueError(
+            f"labels has {len(classes)} classes; expected two" + unknown * (-1 in classes.tolist())
+        )
     return classes, codes

@@ -10,8 +10,6 @@ import numpy as np
 import numpyro
 from jax import Array
 from jax.typing import ArrayLike
-from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from sidebayes.common.arrays import given_array, is_traced
 from sidebayes.common.fields import check_integer
@@ -20,10 +18,10 @@ from ..mixtures.weights import DirichletWeights
 from ..side_information.partial_labels import PartialLabels
 from .stated import untold_classes
 
-__all__ = ["ClassTable", "class_table", "either", "hidden_classes"]
+__all__ = ["ClassTable", "class_table", "either"]
 
-_AHEAD = 1e-6
-"""Least lead of one class over another, and least probability of a class with known rows."""
+_TINY = 1e-6
+"""Least probability of a class that a component has, and most of others beside it."""
 
 _LEAST = 0.01
 """Least concentration; below it, expected log probabilities leave the range of floating point."""
@@ -88,23 +86,17 @@ class ClassTable(DirichletWeights):
             return self.declare("class_table", name, self._prior, ("classes",))
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
-        """Say which classes are never predicted, or arbitrarily; see `Remarking`."""
+        """Say which classes no component has, or arbitrary ones; see `Remarking`."""
         table = np.asarray(values["class_table"], float)
-        clusters, classes = table.shape[-2:]
-        hidden = hidden_classes(table) if clusters < classes else []
-        absent = np.flatnonzero(table.reshape(-1, classes).max(axis=0) <= _AHEAD)
+        classes = table.shape[-1]
+        absent = np.flatnonzero(table.reshape(-1, classes).max(axis=0) <= _TINY)
         said = []
-        if hidden:
-            said.append(
-                f"num_clusters = {clusters} for {classes} classes: at no row is class "
-                f"{either(hidden)} more probable than all others; raise num_clusters to {classes} at least"
-            )
         if absent.size:
             said.append(
-                f"{'no' if said else 'No'} component has class {either(absent)}, which is predicted "
+                f"No component has class {either(absent)}, which is predicted "
                 "nowhere: name rows of it, or lower num_classes"
             )
-        arbitrary = [one for one in self.untold if table[..., one].max() >= 1 - _AHEAD]
+        arbitrary = [one for one in self.untold if table[..., one].max() >= 1 - _TINY]
         if arbitrary:
             said.append(
                 f"{'no' if said else 'No'} row is known to have class {either(arbitrary)}, so that it is "
@@ -117,35 +109,3 @@ class ClassTable(DirichletWeights):
 def either(classes: Iterable[int]) -> str:
     """Classes by number: "1 or 3 (numbered from 0)"."""
     return f"{' or '.join(map(str, classes))} (numbered from 0)"
-
-
-def hidden_classes(table: NDArray) -> list[int]:
-    """Classes that are not the most probable at any point, whatever the weights of the components.
-
-    Probabilities at a point are a weighted mean of the rows of the table. Classes that no component
-    has are left out, because no row is known to have them.
-
-    Parameters
-    ----------
-    table : ndarray, shape (..., num_clusters, num_classes)
-        Leading axes are draws, over which predictions are averaged.
-    """
-    rows = table.reshape(-1, table.shape[-1])
-    return [c for c, column in enumerate(rows.T) if column.max() > _AHEAD and _is_hidden(rows, c)]
-
-
-def _is_hidden(rows: NDArray, own: int) -> bool:
-    """Whether no weighted mean of the rows has the class ahead: a linear program in the weights."""
-    behind = np.delete(rows, own, axis=1).T - rows[:, own]
-    if (behind < -_AHEAD).all(axis=0).any():
-        return False
-    lead = np.ones((len(behind), 1))
-    found = linprog(
-        np.append(np.zeros(len(rows)), -1.0),
-        A_ub=np.hstack([behind, lead]),
-        b_ub=np.zeros(len(behind)),
-        A_eq=np.append(np.ones(len(rows)), 0.0)[None],
-        b_eq=[1.0],
-        bounds=[*[(0, None)] * len(rows), (None, None)],
-    )
-    return found.fun is not None and bool(-found.fun <= _AHEAD)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ..side_information.hard_links import low_first
+from ..side_information.uncolourable import low_first
 from ..visits import at_a_time
 from .padding import Sizes, padded
 

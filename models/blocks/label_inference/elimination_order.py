@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..side_information.hard_links import connected_sets, low_first
+from ..side_information.hard_links import connected_sets
+from ..side_information.uncolourable import low_first
 
 __all__ = ["MAX_WIDTH", "Order", "order_nodes", "table_cells"]
 

@@ -11,16 +11,10 @@ import numpy as np
 from sidebayes.common.fields import check_integer
 
 from ..side_information.groups import Groups
-from ..side_information.hard_links import (
-    LinkReport,
-    check_links,
-    connected_sets,
-    contract,
-    low_first,
-    refuse_uncolourable,
-)
+from ..side_information.hard_links import LinkReport, check_links, connected_sets, contract
 from ..side_information.link_weights import check_pairs
 from ..side_information.links import Links
+from ..side_information.uncolourable import low_first, refuse_uncolourable
 from ..visits import at_a_time
 from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring

@@ -17,7 +17,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ..side_information.hard_links import connected_sets, low_first
+from ..side_information.hard_links import connected_sets
+from ..side_information.uncolourable import low_first
 from .colouring import Colouring, colour
 from .elimination_order import MAX_WIDTH, order_nodes, table_cells
 from .padding import AS_NEEDED, Sizes, padded

@@ -27,6 +27,7 @@ from .trees.lanes import lane_sums, lane_total
 from .trees.potts import BEST, DRAW, FORBIDDEN, SUM, Reduce
 
 __all__ = [
+    "TooWideError",
     "by_connected_set",
     "check_inference",
     "entropy",
@@ -192,6 +193,10 @@ def mode(
 _REMEDY = "name an approximation, inference='mean_field', 'belief_propagation' or 'gibbs_labels'"
 
 
+class TooWideError(ValueError):
+    """A connected set is too wide for exact sums."""
+
+
 def check_inference(
     graph: LabelGraph, num_clusters: int, inference: str | Inference, remedy: str = _REMEDY
 ) -> str | None:
@@ -201,7 +206,7 @@ def check_inference(
 
     Raises
     ------
-    ValueError
+    TooWideError
         If a connected set is too wide and no approximation is named.
     """
     method = as_inference(inference)
@@ -220,7 +225,7 @@ def check_inference(
                 f"elimination width {int(wide.width)} (all loops: {float(wide.cells):.3g} cells)"
             )
     if isinstance(method, Exact):
-        raise ValueError(
+        raise TooWideError(
             f"{size} have {needs}; max_table is {method.max_table:.3g} cells; {remedy}, or raise the budget, "
             "Exact(max_table=...)"
         )

@@ -13,9 +13,9 @@ from sidebayes.common.fields import check_integer
 from sidebayes.common.warnings import warn_user
 
 from .groups import Groups
-from .hard_links import low_first
 from .link_tables import RESERVED, as_same
 from .partial_labels import frozen
+from .uncolourable import low_first
 
 _MOST_POINTS = 2**31
 """Limit of row numbers, beyond which they would not fit into the integers that store links."""

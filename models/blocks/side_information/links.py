@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.arrays import plain_array, point_table
+from sidebayes.common.class_names import refuse_plus_minus
 from sidebayes.common.fields import check_integer
 from sidebayes.common.files import as_path
 
 from .groups import Groups
-from .hard_links import low_first
 from .link_tables import as_same, read_links_table
 from .link_weights import check_pairs, flip_rate_weight, per_pair
 from .partial_labels import PartialLabels, as_partial_labels
 from .stated_pairs import StatedPairs
+from .uncolourable import low_first
 
 __all__ = ["Links"]
 
@@ -95,8 +96,8 @@ class Links(StatedPairs):
         if (weight < 0).any():
             row = int(np.argmax(weight < 0))
             raise ValueError(
-                f"weight[{row}] = {weight[row]} is negative; `same` carries the sign, so give the "
-                "strength as a number >= 0"
+                f"weight[{row}] = {weight[row]} is negative; it is the strength of a statement, a number "
+                ">= 0. Pairs that differ are links of Links.cannot_link, or have same=False in from_pairs"
             )
         return cls._stated(pairs, same, weight, num_points, group, columns)
 
@@ -171,8 +172,11 @@ class Links(StatedPairs):
         Parameters
         ----------
         labels : array_like, shape (num_points,), or PartialLabels
-            Class of each point, a number or a name; -1 or a missing value where unknown.
+            Class of each point, a number or a name; -1 or a missing value where unknown. Classes -1
+            and 1 alone are refused, since nobody can tell whether -1 is a class.
         """
+        if not isinstance(labels, PartialLabels):
+            refuse_plus_minus("labels", labels)
         given = as_partial_labels(labels)
         classes = given.classes
         chunklets = cls.from_groups(classes)

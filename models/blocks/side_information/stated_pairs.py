@@ -213,7 +213,9 @@ class StatedPairs:
         num_points : int, optional
             Defaults to the number given at construction, or the largest index plus one.
         num_clusters : int, optional
-            Also refuses more mutually cannot-linked chunklets than clusters.
+            Also refuses hard cannot-links that need more clusters. This is decided by a search; where it
+            would take long, in graphs of many points with as many cannot-links each as there are
+            clusters, it is the fit that finds whether any labeling satisfies the links.
 
         Returns
         -------
@@ -222,7 +224,7 @@ class StatedPairs:
         Raises
         ------
         ValueError
-            If hard links contradict; the message names the path.
+            If hard links contradict; the message names the path, or the points that need more clusters.
         """
         if num_points is None:
             num_points = self.num_points or int(self.pairs.max(initial=-1)) + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.diagnostics.trust.known_classes import against_the_rest, recognition, sentence
+from sidebayes.diagnostics.trust.known_classes import (
+    against_the_rest,
+    at_no_row,
+    recognition,
+    sentence,
+    unpredicted,
+)
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.left_out import (
     has_step_without,
@@ -29,9 +35,10 @@ from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from .fit_base import FitBase
+from .labels import class_names
 from .predictions import over_draws
 
-__all__ = ["told_by_known_classes"]
+__all__ = ["told_by_known_classes", "unpredicted_classes"]
 
 _ROWS = 200
 """Most rows of known class that are looked at."""
@@ -46,31 +53,86 @@ _STRIDE = 0.6180339887
 """Share of all rows between one that is looked at and the next, so that they come from everywhere."""
 
 
-def told_by_known_classes(fit: FitBase) -> tuple[str, str] | None:
-    """What known classes say against a fit, as a level and a sentence of its verdict; None if nothing."""
+class _Look(NamedTuple):
+    """What the model says of the rows of known class, and of the others, at some draws."""
+
+    site: str
+    fn: FiniteMixture
+    trace: dict[str, Any]
+    draws: dict[str, NDArray]
+    found: dict[str, NDArray]
+
+
+def told_by_known_classes(fit: FitBase) -> list[tuple[str, str] | None]:
+    """What known classes say against a fit, as levels and sentences of its verdict."""
+    look = _look(fit)
+    return [] if look is None else [_by_recognition(fit, look), _by_prediction(fit, look)]
+
+
+def unpredicted_classes(fit: FitBase) -> dict[int, int]:
+    """Classes that are the most probable at no row unless it is known, with their numbers of known rows."""
+    look = _look(fit)
+    return {} if look is None else _unpredicted(look.found)
+
+
+def _look(fit: FitBase) -> _Look | None:
+    """Look at the rows; None where nothing is known, or the model is not there to ask."""
     if not fit.has_labels or fit.run.model is None:  # of a file without its model
         return None
     with fit.run.precision:
         trace = abstract_trace(fit.run.problem)
-        sources = finite_mixtures(trace)
-        if len(sources) != 1:
-            return None
-        ((site, (fn, _)),) = sources.items()
-        if not fn.is_told_some:
-            return None
-        labelled = any(isinstance(value, PartialLabels) for value in fit.run.data.values())
-        if type(fn).told is FiniteMixture.told and not labelled:
-            return None  # the densities of another outcome may stand in the place of statements
-        latent = latent_sites(trace)
+    sources = finite_mixtures(trace)
+    if len(sources) != 1:
+        return None
+    ((site, (fn, _)),) = sources.items()
+    if not fn.is_told_some:
+        return None
+    labelled = any(isinstance(value, PartialLabels) for value in fit.run.data.values())
+    if type(fn).told is FiniteMixture.told and not labelled:
+        return None  # the densities of another outcome may stand in the place of statements
     given = pooled_draws(fit.tree)
     number = len(next(iter(given.values())))
     keep = np.unique(np.linspace(0, number - 1, min(number, _DRAWS)).round().astype(int))
     draws = {name: value[keep] for name, value in given.items()}
-    found = over_draws(fit, known_rows, fit.run, draws)
+    return _Look(site, fn, trace, draws, over_draws(fit, rows_by_class, fit.run, draws))
+
+
+def _by_prediction(fit: FitBase, look: _Look) -> tuple[str, str] | None:
+    """What is said of classes that no row is predicted to have."""
+    missed = _unpredicted(look.found)
+    if not missed:
+        return None
+    names = [class_names(fit)[one] for one in missed]
+    numbered = all(isinstance(name, int) for name in names)
+    said = " or ".join(map(str if numbered else repr, names)) + " (numbered from 0)" * numbered
+    offered = () if fit.run.card is None else fit.run.card.engines
+    return "caution", at_no_row(
+        f"class {said}",
+        list(missed.values()),
+        look.found["prob"].shape[-1],
+        None if look.fn.num_classes is None else fit.options.get("num_clusters"),
+        hard="hard_classes" in offered and fit.engine != "hard_classes",
+    )
+
+
+def _unpredicted(found: dict[str, NDArray]) -> dict[int, int]:
+    known = _is_known(found["stated"][0])
+    return unpredicted(
+        found["prob"].mean(axis=0),
+        found["label"][0],
+        _probabilities(found)[:, known].mean(axis=0),
+    )
+
+
+def _by_recognition(fit: FitBase, look: _Look) -> tuple[str, str] | None:
+    """What is said of the probabilities of known classes."""
+    site, fn, trace, draws, found = look
+    with fit.run.precision:
+        latent = latent_sites(trace)
     known = _is_known(found["stated"][0])
     stated = found["stated"][0][known]
     prob = _probabilities(found)[:, known]
-    if len(keep) > 1:  # rows are left out by the weights of draws
+    if len(prob) > 1:  # rows are left out by the weights of draws
         weight = 1 / np.maximum((prob * stated).sum(axis=2, keepdims=True), np.finfo(float).tiny)
         unseen = (prob * weight).sum(axis=0) / weight.sum(axis=0)
         return sentence(None, recognition(unseen, stated))
@@ -85,6 +147,18 @@ def told_by_known_classes(fit: FitBase) -> tuple[str, str] | None:
     if said or certain or not clusters or not fit.config.climbs:
         return said
     return _against_the_rest(fit, params)
+
+
+def rows_by_class(trace: dict, layout: Any, owners: dict) -> dict[str, Any]:
+    """Rows of known class, and class probabilities and known classes of all rows."""
+    fn, value = next(iter(finite_mixtures(trace).values()))
+    stated = jnp.asarray(fn.told())
+    own = jnp.isclose(stated, stated.max(axis=1, keepdims=True))
+    joint = fn.untold_densities(value) + fn.labels.log_weights
+    return known_rows(trace, layout, owners) | {
+        "label": jnp.where(own.sum(axis=1) == 1, own.argmax(axis=1), -1),
+        "prob": jax.nn.softmax(joint) if fn.num_classes is None else fn.class_probabilities(value),
+    }
 
 
 def known_rows(trace: dict, layout: Any, owners: dict) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -16,7 +17,11 @@ from sidebayes.diagnostics.symmetry.matched import mean_responsibilities
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.problem.declared import finite_mixtures
 from sidebayes.guides.engines.problem.density import abstract_trace
+from sidebayes.guides.engines.problem.posterior import mixture_structure
 from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.partition import TooWideError
+from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import (
@@ -25,6 +30,8 @@ from sidebayes.models.blocks.side_information.partial_labels import (
 )
 
 from ...common.fields import Range, check_number
+from ...common.magnitudes import counted
+from ...common.warnings import warn_user
 from .fit_base import FitBase, need_labels
 from .other_rows import new_run
 from .predictions import over_draws, predict_proba, refuse_impossible
@@ -40,6 +47,12 @@ __all__ = [
     "score_links",
     "suspect_links",
 ]
+
+_MOST_APART = 200
+"""Maximum number of pairs without a link between them that are looked at jointly in a connected set."""
+
+_PARTS = 1, 4, 16
+"""Numbers of parts in which this is tried, since many at once make loops wide."""
 
 
 def responsibilities(fit: FitBase, site: str | None = None) -> NDArray[np.float64]:
@@ -92,8 +105,11 @@ def _rows_of(fit: FitBase, site: str | None) -> slice:
 def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
 
-    The probability is averaged over draws. Within a draw the two labels are treated as independent,
-    which is exact for pairs in different connected sets.
+    The probability is averaged over draws. Within a draw, labels in different connected sets of links are
+    independent. Those in one connected set are summed out jointly, so that pairs that hard links tie have
+    the probability 1 or 0. Where labels are summed out approximately, so is this probability; where many
+    pairs at once make loops too wide for exact sums, or a file lacks the model, the two labels are treated
+    as independent. A warning says so.
 
     Parameters
     ----------
@@ -107,10 +123,70 @@ def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     """
     need_labels(fit, "clusters to share")
     prob = fit.tree["responsibilities"]["prob"].to_numpy()
-    ends = check_pairs(pairs, prob.shape[2], "pairs").T
-    one, other = (prob[:, :, points] for points in ends)
-    same: NDArray[np.float64] = np.einsum("cdpk,cdpk->cdp", one, other)
-    return same.mean(axis=(0, 1))
+    asked = check_pairs(pairs, prob.shape[2], "pairs")
+    one, other = (prob[:, :, points] for points in asked.T)
+    draws: NDArray[np.float64] = np.einsum("cdpk,cdpk->cdp", one, other)
+    same = draws.mean(axis=(0, 1))
+    connected_set = connected_sets(fit.links.pairs, prob.shape[2])[1]
+    within = np.equal(*connected_set[asked.T])
+    if within.any() and not fit.config.hard_labels:  # whose joint labeling keeps hard links
+        same[within] = _jointly(fit, asked[within], same[within])
+    return same
+
+
+def _jointly(fit: FitBase, pairs: NDArray, independent: NDArray) -> NDArray[np.float64]:
+    """Probabilities of agreement in connected sets; those of independent labels where there are no others."""
+    if fit.run.model is None:
+        _warn_of_independent(
+            pairs, "since the file lacks the model; give it to load(path, model=...)"
+        )
+        return independent
+    with fit.run.precision:
+        ties = mixture_structure(fit.run.problem)[0].links()
+    if ties is None or not np.equal(*np.asarray(ties.connected_set)[pairs.T]).all():
+        return independent  # the links have a price, and tie no labels
+    told = _told_by_a_link(ties, pairs)
+    draws = pooled_draws(fit.tree, of_each_chain=True)
+
+    def exact(part: NDArray) -> NDArray[np.float64]:
+        with fit.run.precision:
+            same, _, approximate = agreement(fit.run.problem, draws, part)
+        if approximate:
+            warn_user(
+                f"labels are summed out by {approximate}, so that the probabilities of "
+                f"{counted(len(part), 'pair')} in one connected set of links are approximate"
+            )
+        found: NDArray[np.float64] = same.mean(axis=0)
+        return found
+
+    if (~told).sum() <= _MOST_APART:
+        for number in _PARTS:
+            with contextlib.suppress(TooWideError):
+                parts = np.array_split(pairs, min(number, len(pairs)))
+                return np.concatenate([exact(part) for part in parts])
+    _warn_of_independent(
+        pairs[~told],
+        "since together they make loops too wide for exact sums; ask about fewer at a time",
+    )
+    if told.any():  # by which loops grow no wider
+        independent[told] = exact(pairs[told])
+    return independent
+
+
+def _warn_of_independent(pairs: NDArray, why: str) -> None:
+    warn_user(
+        f"labels of {counted(len(pairs), 'pair')} in one connected set of links are treated as independent, "
+        f"{why}"
+    )
+
+
+def _told_by_a_link(ties: LabelGraph, pairs: NDArray) -> NDArray[np.bool_]:
+    """Pairs of points of one chunklet, or of two chunklets with a link between them."""
+    node = np.asarray(ties.node)
+    ends, linked = (np.sort(node[some], axis=1) for some in (pairs, np.asarray(ties.pairs)))
+    key = [len(node), 1]
+    found: NDArray[np.bool_] = (ends[:, 0] == ends[:, 1]) | np.isin(ends @ key, linked @ key)
+    return found
 
 
 def suspect_links(

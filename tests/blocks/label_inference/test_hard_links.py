@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.side_information import hard_links
+from sidebayes.models.blocks.side_information import hard_links, uncolourable
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
@@ -80,7 +80,7 @@ def test_links_between_known_classes_need_no_search(monkeypatch):
     links = between_classes(np.repeat([0, 1, 2], 30))
     with pytest.raises(ValueError, match=r"points \d+, \d+, \d+ are mutually cannot-linked"):
         links.check(num_clusters=2)
-    monkeypatch.setattr(hard_links, "_best_met", None)
+    monkeypatch.setattr(uncolourable, "_best_met", None)
     assert links.check(num_clusters=3).num_cannot == 2700
     assert Links.cannot_link([(0, i) for i in range(1, 50)]).check(num_clusters=2).num_cannot == 49
 
@@ -89,12 +89,13 @@ def test_the_search_for_a_clique_is_bounded(monkeypatch):
     """A graph without large cliques that a greedy colouring does not settle: some starts are tried."""
     i, j = np.nonzero(np.triu(np.random.default_rng(0).random((60, 60)) < 0.5, 1))
     links = Links.cannot_link(np.stack([i, j], axis=1))
+    monkeypatch.setattr(uncolourable, "_MOST_SEARCHED", 0)
     grown = []
-    best = hard_links._best_met
-    monkeypatch.setattr(hard_links, "_best_met", lambda *given: grown.append(1) or best(*given))
+    best = uncolourable._best_met
+    monkeypatch.setattr(uncolourable, "_best_met", lambda *given: grown.append(1) or best(*given))
     for most in (10**8, 0):
         grown.clear()
-        monkeypatch.setattr(hard_links, "_MOST_WORK", most)
+        monkeypatch.setattr(uncolourable, "_MOST_WORK", most)
         links.check(num_clusters=9)
         assert (len(grown) > 60) == (most > 0)
 
@@ -114,7 +115,7 @@ def test_a_clique_among_many_links_is_found():
 
 
 def test_only_what_no_labeling_keeps_is_refused():
-    """Against all labelings of small random graphs; for two clusters nothing is overlooked."""
+    """Against all labelings of small random graphs, of which nothing is overlooked."""
     rng = np.random.default_rng(2)
     labelings = {k: np.array(list(itertools.product(range(k), repeat=6))) for k in (1, 2, 3)}
     every = np.array(list(itertools.combinations(range(6), 2)))
@@ -127,7 +128,31 @@ def test_only_what_no_labeling_keeps_is_refused():
             except ValueError:
                 assert not possible
             else:
-                assert possible or k == 3
+                assert possible
+
+
+def test_links_that_need_a_cluster_more_without_a_clique_name_their_points(monkeypatch):
+    """Moser's spindle needs four clusters, though no four points are mutually linked."""
+    spindle = [
+        (0, 1),
+        (0, 2),
+        (1, 2),
+        (1, 3),
+        (2, 3),
+        (0, 4),
+        (0, 5),
+        (4, 5),
+        (4, 6),
+        (5, 6),
+        (3, 6),
+    ]
+    rhombus = np.array([(10, 11), (10, 12), (11, 12), (11, 13), (12, 13)])  # three are enough here
+    links = Links.cannot_link(np.concatenate([rhombus, spindle]))
+    with pytest.raises(ValueError, match=r"among points 0, 1, 2, 3, 4, 5, 6; add clusters"):
+        links.check(num_clusters=3)
+    assert links.check(num_clusters=4).num_cannot == 16
+    monkeypatch.setattr(uncolourable, "_MOST_SEARCHED", 0)
+    links.check(num_clusters=3)  # what would take long is left to the fit
 
 
 @pytest.mark.parametrize("method", ["feature_saliency", "sphere_mixture"])

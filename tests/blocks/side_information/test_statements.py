@@ -91,6 +91,11 @@ def test_nullable_columns_are_read_like_others():
     for labels in (*unknown, *named):
         np.testing.assert_array_equal(sidebayes.PartialLabels(labels).classes, [0, 1, 1, -1])
         np.testing.assert_array_equal(sidebayes.Links.from_labels(labels).pairs, [[1, 2], [0, 1]])
+    for labels in ([1, -1, 1, -1], np.array([1.0, -1.0, np.nan])):
+        with pytest.raises(ValueError, match="labels holds -1 and 1 only"):
+            sidebayes.Links.from_labels(labels)
+    for labels in ([1, None, 1], sidebayes.PartialLabels([1, -1, 1])):
+        assert sidebayes.Links.from_labels(labels).num_links == 1
     truth = sidebayes.PartialLabels(np.array([True, False]))
     assert (truth.names, truth.classes.tolist()) == (("False", "True"), [1, 0])
     with pytest.raises(TypeError, match="labels must be integers"):
@@ -157,3 +162,10 @@ def test_files_that_hold_no_links(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=rf"{name} (could not be read as a table|has columns)"):
         Links.read(tmp_path / name)
+
+
+def test_strengths_are_not_negative():
+    with pytest.raises(
+        ValueError, match=r"weight\[0\] = -3.0 is negative.*are links of Links.cannot_link"
+    ):
+        sidebayes.Links.from_groups([0, 0, 1], -3)

@@ -88,6 +88,28 @@ def test_fits_are_pooled_by_pairs_on_which_they_disagree():
     assert np.isin([4, 9], found[["i", "j"]].to_numpy()).all()
 
 
+def test_rows_in_another_order_are_not_pooled():
+    first, turned, scaled, coarse = (make_tree()[0] for _ in range(4))
+    turned["observed_data"]["x"][:] = first["observed_data"]["x"].to_numpy()[::-1]
+    with pytest.raises(
+        ValueError, match=r"fit\[2\] has the rows of fit\[0\] in another order \(of 'x'"
+    ):
+        select_pairs([first, scaled, turned], 2)
+    scaled["observed_data"]["x"] = (
+        2 * scaled["observed_data"]["x"]
+    )  # features of their own are allowed
+    select_pairs([first, scaled], 2)
+    coarse["observed_data"]["x"][:] = first["observed_data"]["x"].to_numpy()[::-1] > 0
+    first["observed_data"]["x"][:] = first["observed_data"]["x"].to_numpy() > 0
+    select_pairs([first, coarse], 2)
+
+
+def test_pairs_that_tell_nothing_are_warned_of():
+    sure = make_tree(prob=soft_labels(sure=1.0)[None, None])[0]
+    with pytest.warns(sidebayes.SideBayesWarning, match=r"no answer is expected to tell anything"):
+        select_pairs([sure], 2)
+
+
 def test_suggestions_sharpen_a_fit():
     data = sidebayes.load_dataset("iris")
     x, labels = data.x[::3], data.labels[::3]

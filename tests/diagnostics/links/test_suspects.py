@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.special import logsumexp
+from sidebayes.diagnostics.links.link_scores import agreement
 from sidebayes.diagnostics.links.suspects import link_agreement, rank_suspects
 from sidebayes.guides.engines.base import Problem
 from sidebayes.models.blocks.label_inference.approximate import MeanField
@@ -72,6 +73,24 @@ def test_against_enumeration():
         agree = others if row.sign > 0 else 1 - others
         wrong = (1 - agree) * flip / ((1 - agree) * flip + agree * (1 - flip))
         assert row.probability == pytest.approx(wrong.mean(), rel=1e-9)
+
+
+def test_pairs_of_one_connected_set_against_enumeration():
+    """All pairs: linked ones, softly or not, points of one chunklet, and others that links tie."""
+    labels = np.array(list(itertools.product(range(2), repeat=6)))
+    pairs = np.array(list(itertools.combinations(range(6), 2)))
+    same = labels[:, pairs[:, 0]] == labels[:, pairs[:, 1]]
+    linked = labels[:, LINKS.pairs[:, 0]] == labels[:, LINKS.pairs[:, 1]]
+    kept = (linked | ~(LINKS.hard & LINKS.same)) & ~(linked & LINKS.hard & ~LINKS.same)
+    due = []
+    for mean in DRAWS["mean"]:
+        terms = LOG_WEIGHTS[labels].sum(axis=1) - 0.5 * ((X[:, 0] - mean[labels]) ** 2).sum(axis=1)
+        terms += linked @ np.where(LINKS.hard, 0.0, LINKS.weights)
+        due.append(np.exp(terms - logsumexp(terms, b=kept.all(axis=1))) * kept.all(axis=1) @ same)
+    with jax.enable_x64(True):
+        found, _, approximate = agreement(problem(), DRAWS, pairs)
+    assert approximate is None
+    np.testing.assert_allclose(found, due, atol=1e-12)
 
 
 def test_belief_propagation_stands_in_for_mean_field():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from sidebayes.models.blocks.classes.class_table import hidden_classes
 from sklearn.base import clone
 
 import sidebayes
@@ -122,7 +121,7 @@ def test_a_class_that_no_component_can_have_alone_is_warned_of(iris, learned, me
     level, why = model.result_.verdict
     assert level != "good"
     assert "num_clusters = 2 for 3 classes: at no row is class" in why
-    assert "at no row" not in learned.result_.tree["fit_info"].attrs.get("remarks", "")
+    assert "no row is" not in learned.result_.verdict[1]
     with pytest.raises(ValueError, match="give it 3 components at least"):
         MixtureClassifier(2, engine="hard_classes").fit(x, y)
 
@@ -143,6 +142,10 @@ def test_rows_without_a_class_are_not_scored(iris, learned):
     weight = np.arange(len(x), dtype=float)
     by_hand = np.average(right[~unknown], weights=weight[~unknown])
     assert model.score(x, missing, weight) == pytest.approx(by_hand)
+    with pytest.raises(
+        ValueError, match=r"y names no class of any point; name the classes of some$"
+    ):
+        MixtureClassifier().fit(x, np.full(len(x), -1))
     with pytest.raises(ValueError, match="y names no class"):
         model.score(x, np.full(len(x), None))
     with pytest.raises(ValueError, match="y has 2 entries"):
@@ -164,19 +167,6 @@ def test_a_fold_of_one_class_and_rows_without_any_is_scored(iris, separate):
     model = clone(separate).fit(x, codes)
     ones = np.where(codes == 1, 1, -1)
     assert model.score(x, ones) == pytest.approx((model.predict(x[codes == 1]) == 1).mean())
-
-
-@pytest.mark.parametrize(
-    ("table", "hidden"),
-    [
-        ([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], [1, 2]),  # as probable as each other, everywhere
-        ([[0.6, 0.0, 0.4], [0.0, 0.6, 0.4]], []),  # ahead halfway between the components
-        ([[0.7, 0.0, 0.3], [0.0, 0.7, 0.3]], [2]),
-        ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], []),  # no row is known to have class 2
-    ],
-)
-def test_hidden_classes_are_those_that_no_mean_of_components_has_ahead(table, hidden):
-    assert hidden_classes(np.array(table)) == hidden
 
 
 @pytest.mark.parametrize(

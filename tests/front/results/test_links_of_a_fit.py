@@ -14,12 +14,15 @@ from jax.typing import ArrayLike
 from scipy.stats import norm
 from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.label_inference.partition import TooWideError
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 import sidebayes as sb
+from sidebayes.results.base import labels
 from tests.probes.data import IRIS, SPECIES
+from tests.support.draws import at_one
 
 X = IRIS[::3]
 Y = SPECIES[::3]
@@ -168,3 +171,49 @@ def test_links_are_scored_under_a_mixture_of_numpyro():
     same = (prob[pairs[:, 0]] * prob[pairs[:, 1]]).sum(axis=1)
     np.testing.assert_allclose(found.table["probability"], [same[0], 1 - same[1]], atol=1e-9)
     assert found.approximate is None
+
+
+def test_pairs_in_one_connected_set_share_a_cluster_as_their_links_say():
+    """Clusters a unit apart, so that odds of the second are exp(x); labels are a, a, 1 - a and b."""
+    x = np.array([[0.1], [-0.2], [0.4], [0.3], [-0.6], [0.0]])
+    links = sb.Links([(0, 1), (1, 2), (2, 3)], [np.inf, -np.inf, 1.5], len(x))
+    given = {"weights": [0.5, 0.5], "mean": [[-0.5], [0.5]], "covariance": [np.eye(1)] * 2}
+    fit = sb.fit("ppc", x, links, num_clusters=2, engine=at_one(given), progress=False)
+    a, b = np.indices((2, 2))
+    joint = np.exp(x[:2].sum() * a + x[2] * (1 - a) + x[3] * b + 1.5 * (b == 1 - a))
+    agree = joint[a == b].sum() / joint.sum()
+    second = 1 / (1 + np.exp(-x[4:, 0]))
+    apart = second.prod() + (1 - second).prod()
+    pairs = [(0, 1), (1, 2), (0, 2), (0, 3), (4, 5)]
+    np.testing.assert_allclose(fit.same_cluster(pairs), [1, 0, 0, agree, apart], atol=1e-9)
+
+
+def test_pairs_are_taken_as_independent_where_sums_are_too_wide(monkeypatch):
+    x = np.linspace(-1, 1, 12)[:, None]
+    chain = sb.Links([(i, i + 1) for i in range(11)], np.full(11, 0.7), len(x))
+    given = {"weights": [0.5, 0.5], "mean": [[-0.5], [0.5]], "covariance": [np.eye(1)] * 2}
+    fit = sb.fit("ppc", x, chain, num_clusters=2, engine=at_one(given), progress=False)
+    pairs = np.array([(i, j) for i in range(12) for j in range(i)])
+    prob = fit.responsibilities()
+    product = (prob[pairs[:, 0]] * prob[pairs[:, 1]]).sum(axis=1)
+    linked = pairs[:, 0] == pairs[:, 1] + 1
+    asked, exact = [], labels.agreement
+
+    def too_wide(problem, draws, part):
+        asked.append(len(part))
+        if len(part) > 11:
+            raise TooWideError
+        return exact(problem, draws, part)
+
+    monkeypatch.setattr(labels, "agreement", too_wide)
+    monkeypatch.setattr(labels, "_PARTS", (1, 4))
+    for most, tried in ((55, [66, 17, 11]), (54, [11])):  # pairs that are linked are never too many
+        asked.clear()
+        monkeypatch.setattr(labels, "_MOST_APART", most)
+        with pytest.warns(
+            sb.SideBayesWarning, match="labels of 55 pairs .* treated as independent"
+        ):
+            found = fit.same_cluster(pairs)
+        assert asked == tried
+        np.testing.assert_allclose(found[~linked], product[~linked])
+        assert (found[linked] > product[linked] + 0.05).all()

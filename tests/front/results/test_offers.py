@@ -163,6 +163,12 @@ def test_is_refused_without_labels(fit, name):
         ask(fit)
 
 
+def test_no_pairs_are_suggested_without_labels(fit):
+    for given in (fit, [fit]):
+        with pytest.raises(ValueError, match=re.escape(NO_LABELS.format("pairs to ask about"))):
+            sidebayes.suggest_links(given, 3)
+
+
 def test_draws_without_labels():
     """What a mode lacks, draws have: units left out, and a criterion that is of a mode is refused."""
     engine = NUTS(num_warmup=100, num_samples=400, num_chains=2)

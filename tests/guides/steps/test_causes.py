@@ -9,6 +9,7 @@ import pytest
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.causes import known_cause
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import ppc
 
@@ -31,6 +32,9 @@ def test_causes():
     corners = sb.Links.cannot_link([(0, 1), (1, 2), (0, 2)])
     problem = Problem(ppc, (X, LabelGraph.build(corners, 30)), {"num_clusters": 2})
     assert "'x' has 3 hard links that no labeling satisfies with 2 clusters" in known_cause(problem)
+    padded = LabelGraph.build(corners, 30, room=Sizes(links=64))
+    problem = Problem(ppc, (X, padded), {"num_clusters": 2})
+    assert "'x' has 3 hard links" in known_cause(problem)  # spare rows of a graph are no links
     allowed = Problem(ppc, (X, LabelGraph.build(corners, 30)), {"num_clusters": 3})
     assert known_cause(allowed) is None
     assert known_cause(Problem(gmm, (X,), {"num_clusters": 2})) is None

@@ -61,6 +61,15 @@ def test_labels_whose_index_is_of_another_order_are_refused():
         LikelihoodRatio(populations=BOTH).fit(table, named[::-1])
 
 
+def test_minus_one_is_a_class_of_subjects():
+    table, labels = two_classes()
+    partly = np.where(np.arange(len(labels)) % 3 == 0, -1, labels)
+    with pytest.raises(
+        ValueError, match="labels has 3 classes; expected two; -1 is a class here, so leave"
+    ):
+        LikelihoodRatio(populations=BOTH).fit(table, partly)
+
+
 def test_a_class_of_as_few_subjects_as_effects_is_said():
     table, _ = two_classes()
     labels = np.arange(len(table)) == np.bincount(table.codes).argmax()
