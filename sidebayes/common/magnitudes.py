@@ -31,8 +31,19 @@ _ENOUGH = 10_000
 """Rows that suffice to estimate the quartiles of a column."""
 
 
-def refuse_huge(name: str, values: NDArray, dtype: str = "float64") -> None:
+def refuse_huge(
+    name: str, values: NDArray, dtype: str = "float64", numbers: NDArray[np.int64] | None = None
+) -> None:
     """Refuse finite numbers whose squares, or sums of these, overflow.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    values : ndarray
+    dtype : {"float64", "float32"}
+    numbers : ndarray of int, shape (num_rows,), optional
+        Of the rows, where they are some of a larger table.
 
     Raises
     ------
@@ -46,10 +57,12 @@ def refuse_huge(name: str, values: NDArray, dtype: str = "float64") -> None:
     flat = values.reshape(len(values), -1)
     rows = np.flatnonzero((np.abs(flat) > most).any(axis=1))
     largest = flat[rows[0]][np.argmax(np.abs(flat[rows[0]]))]
+    row, many = rows[0], f"and {len(rows)} of {len(values)} rows have numbers"
+    if numbers is not None:
+        row, many = numbers[row], "one of the numbers"
     raise ValueError(
-        f"{name} holds {largest:.3g} in row {rows[0]}, and {len(rows)} of {len(values)} rows have numbers "
-        f"beyond {most:.0e}, whose squares overflow in {dtype}; correct or drop these rows, or give "
-        f"{name} in larger units"
+        f"{name} holds {largest:.3g} in row {row}, {many} beyond {most:.0e}, whose squares overflow in "
+        f"{dtype}; correct or drop such rows, or give {name} in larger units"
     )
 
 
@@ -66,7 +79,9 @@ def refuse_tiny(name: str, values: NDArray) -> None:
         raise _too_near(name, "", width, "float64")
 
 
-def check_precision(name: str, values: NDArray, dtype: str) -> None:
+def check_precision(
+    name: str, values: NDArray, dtype: str, numbers: NDArray[np.int64] | None = None
+) -> None:
     """Refuse a table with columns that a floating-point type rounds to a few values, or to none.
 
     Parameters
@@ -77,13 +92,15 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
         Numbers, NaN where one is missing; columns are along the last axis, if there are several axes.
     dtype : {"float64", "float32"}
         Type in which they will be computed with. What they were given in counts as well.
+    numbers : ndarray of int, optional
+        See `refuse_huge`.
 
     Raises
     ------
     ValueError
         Naming the columns.
     """
-    refuse_huge(name, values, dtype)
+    refuse_huge(name, values, dtype, numbers)
     columns = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
     least, most = (f.reduce(columns, axis=0).astype(float) for f in (np.fmin, np.fmax))
     size, width = np.maximum(np.abs(least), np.abs(most)), most - least
