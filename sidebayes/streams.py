@@ -30,7 +30,7 @@ from .data.scan import Scan
 from .runs.arguments import find_method
 from .runs.zoo import make_engine
 
-__all__ = ["by_block", "refuse_target", "scan_among", "with_samples"]
+__all__ = ["by_block", "keeps_all", "refuse_target", "scan_among", "with_samples"]
 
 _SAMPLE = 10_000
 """Rows that a fit of a table on disk keeps and describes."""
@@ -52,6 +52,11 @@ def scan_among(data: tuple, named: Mapping[str, Any]) -> Scan | None:
     if len(found) > 1:
         raise ValueError(f"{len(found)} data are tables on disk; pass one of them as an array")
     return found[0] if found else None
+
+
+def keeps_all(table: Scan) -> bool:
+    """Whether a fit keeps all rows of a table on disk."""
+    return len(table) <= _SAMPLE
 
 
 class Asked(NamedTuple):
