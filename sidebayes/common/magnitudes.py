@@ -15,6 +15,7 @@ from .warnings import warn_user
 __all__ = [
     "check_precision",
     "counted",
+    "far_rows",
     "listed",
     "refuse_huge",
     "refuse_tiny",
@@ -177,15 +178,9 @@ def warn_of_far_rows(
     known = flat
     if reference is not None:
         known = _in_frames(reference.reshape(len(reference), -1), reference_frames)
-    some = known[:: -(-len(known) // _ENOUGH)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # columns in which all values are missing
-        low, middle, high = np.nanpercentile(some, (25, 50, 75), axis=0)
-    most = np.where(high > low, _FAR * (high - low), np.inf)
-    largest, least = (f.reduce(flat, axis=0) for f in (np.fmax, np.fmin))
-    if not ((largest - middle > most) | (middle - least > most)).any():
+    rows, columns = far_rows(flat, known)
+    if not len(rows):
         return
-    rows, columns = np.nonzero(np.abs(flat - middle) > most)
     column = f" in column {_columns(columns[:1], names)}" if values.ndim > 1 else ""
     first = values.reshape(flat.shape)[rows[0], columns[0]]
     named = np.unique(rows if numbers is None else numbers[rows])
@@ -195,6 +190,30 @@ def warn_of_far_rows(
         "value decides means and spreads almost alone. If it is a slip or stands for a missing value, "
         "correct it, drop the row or impute it; if it is right, consider logarithms"
     )
+
+
+def far_rows(
+    values: NDArray, reference: NDArray | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of values that lie further from the median than measurements do.
+
+    Parameters
+    ----------
+    values : ndarray, shape (num_rows, num_columns)
+        Numbers, NaN where one is missing.
+    reference : ndarray, shape (num_others, num_columns), optional
+        Rows that they should be like; themselves by default.
+    """
+    known = values if reference is None else reference
+    some = known[:: -(-len(known) // _ENOUGH)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns in which all values are missing
+        low, middle, high = np.nanpercentile(some, (25, 50, 75), axis=0)
+    most = np.where(high > low, _FAR * (high - low), np.inf)
+    largest, least = (f.reduce(values, axis=0) for f in (np.fmax, np.fmin))
+    if not ((largest - middle > most) | (middle - least > most)).any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.nonzero(np.abs(values - middle) > most)
 
 
 def _lengths(rows: NDArray) -> NDArray:

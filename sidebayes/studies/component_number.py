@@ -273,7 +273,7 @@ def _refuse_sample(data: tuple, arguments: Mapping[str, Any]) -> None:
     if table is not None and not keeps_all(table):
         raise ValueError(
             f"BIC is of all rows, and fits keep a sample of the {len(table)} rows of a table on disk; give "
-            "criterion='evidence' and engine='svi', or compare fits by their log_prob of a table of other rows"
+            "criterion='evidence' and engine='svi', or compare fits by their log_prob of other rows"
         )
 
 

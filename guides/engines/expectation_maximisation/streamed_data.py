@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
-from sidebayes.common.magnitudes import refuse_huge
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
+
+from sidebayes.common.magnitudes import refuse_huge
 
 from ..base import Problem
 from ..machine.background import NoThreadsError, Workers
