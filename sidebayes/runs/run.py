@@ -235,8 +235,8 @@ class Run:
         self._refuse_others_beside(data, known)
         sizes = (dimensions(self.signature, some) for some in (self.data, data))
         self.rows.refuse_others(self.method, same_number=next(sizes) == next(sizes))
-        own = {"truth": None, "sample_rows": None, "stream": None}
-        return replace(self.settled(), data=data, unseen=True, **own)
+        bare = replace(self.settled(), truth=None, sample_rows=None, stream=None)
+        return replace(bare, data=data, unseen=True)
 
     def _refuse_others_beside(self, data: Mapping[str, Any], known: Collection[str]) -> None:
         """Refuse data that may be of other schools, say, than those that sites have values for."""
