@@ -144,8 +144,9 @@ def fit(
         stream=stream,
     )
     if stream is not None:
-        is_sample = len(stream.rows) < stream.num_rows
-        run = replace(run, stream=stream, sample_of=stream.num_rows if is_sample else 0)
+        run = replace(run, stream=stream)
+        if len(stream.rows) < stream.num_rows:
+            run = replace(run, sample_of=stream.num_rows, sample_rows=stream.rows)
     return Fit.of(run, init, progress=progress)
 
 

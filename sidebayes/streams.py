@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +25,12 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from .common.fields import check_seed
 from .common.files import check_writable
+from .common.warnings import SideBayesWarning, warn_user
 from .data.scan import Scan
 from .runs.arguments import find_method
 from .runs.zoo import make_engine
 
-__all__ = ["by_block", "refuse_target", "scan_among", "with_samples"]
+__all__ = ["by_block", "keeps_all", "refuse_target", "scan_among", "with_samples"]
 
 _SAMPLE = 10_000
 """Rows that a fit of a table on disk keeps and describes."""
@@ -50,6 +52,11 @@ def scan_among(data: tuple, named: Mapping[str, Any]) -> Scan | None:
     if len(found) > 1:
         raise ValueError(f"{len(found)} data are tables on disk; pass one of them as an array")
     return found[0] if found else None
+
+
+def keeps_all(table: Scan) -> bool:
+    """Whether a fit keeps all rows of a table on disk."""
+    return len(table) <= _SAMPLE
 
 
 class Asked(NamedTuple):
@@ -171,13 +178,17 @@ def by_block(
     size = min(_ROWS, max(_ROWS // num_draws, _FEWER), max(table.sizes))
 
     def found() -> Iterator[NDArray]:
+        done = 0
         with progress_bar("rows", len(table), shown=progress) as advance:
             for number in range(len(table.parts)):
                 block = table.read(number)
                 for begin in range(0, len(block), size):
                     rows = block[begin : begin + size]
                     advance(len(rows), column)
-                    yield _of_rows(function, table, rows, size, data, named)
+                    with _counted_from(done):
+                        values = _of_rows(function, table, rows, size, data, named)
+                    yield values
+                    done += len(rows)
 
     if to is None:
         return np.concatenate(list(found()))
@@ -186,6 +197,23 @@ def by_block(
         for values in found():
             write(values)
     return path
+
+
+@contextmanager
+def _counted_from(first: int) -> Iterator[None]:
+    """Have messages about a block say at which row of the table it begins, as they count rows from there."""
+    where = f"with row {first} of the table as row 0, " if first else ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SideBayesWarning)
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(f"{where}{error}") from error
+    for one in caught:
+        if issubclass(one.category, SideBayesWarning):
+            warn_user(f"{where}{one.message}")
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def _of_rows(

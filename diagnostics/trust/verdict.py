@@ -241,6 +241,13 @@ def _empty(fit: Fitted) -> list[str]:
     size = found["prob"].sum("points").max(["chain", "draw"]).to_numpy()
     labelled = np.bincount(found["labels"].to_numpy(), minlength=len(size))
     none = size < _NO_POINT
+    if sample := _sample(fit):  # other rows of the table may be in them
+        return _named(
+            none | (labelled == 0),
+            "holds",
+            f"none of {sample}: see by fit.predict(scan) whether other rows are there; if not, take fewer "
+            "clusters, or see whether another start or prior fills more",
+        )
     return [
         *_named(
             none,
@@ -272,12 +279,23 @@ def _lone(fit: Fitted) -> list[str]:
     clusters, first, sizes = np.unique(labels, return_index=True, return_counts=True)
     if len(labels) < MANY * len(clusters):
         return []
+    names, sample = fit.tree["responsibilities"]["points"].to_numpy(), _sample(fit)
+    number = "row" if sample else "number" if names.dtype.kind in "iu" else "named"
+    others = ", and by fit.predict(scan) whether other rows are there" if sample else ""
     return [
-        f"Cluster {cluster} holds a single point of {len(labels)}, number {point}: look whether that point "
-        "is an outlier; if it is not, take fewer clusters, or a prior of the spreads that weighs more"
+        f"Cluster {cluster} holds {f'one of {sample}' if sample else f'a single point of {len(labels)}'}, "
+        f"{number} {names[point]}: look whether that point is an outlier{others}; if it is not, take fewer "
+        "clusters, or a prior of the spreads that weighs more"
         for cluster, point, size in zip(clusters, first, sizes, strict=True)
         if size == 1
     ]
+
+
+def _sample(fit: Fitted) -> str:
+    """Name the rows that a fit keeps of a table on disk; empty where it keeps all."""
+    whole = fit.tree.attrs.get("sidebayes_sample_of")
+    kept = fit.tree["responsibilities"].sizes["points"]
+    return f"the {kept} rows sampled from {whole}" if whole else ""
 
 
 def _starts(fit: Fitted) -> tuple[str, str] | None:

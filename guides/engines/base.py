@@ -54,6 +54,8 @@ class Problem:
     unseen : bool
         Whether the data differ from those of the fit. A model that checks the numbers of its data, as
         it must for a fit, then gets none.
+    row_numbers : ndarray of int, or None
+        Numbers of the rows of the data in the table on disk that they are a sample of, for messages.
     """
 
     model: Callable[..., None]
@@ -61,6 +63,7 @@ class Problem:
     kwargs: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     unseen: bool = False
+    row_numbers: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

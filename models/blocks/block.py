@@ -34,6 +34,7 @@ __all__ = [
     "Tightening",
     "Updatable",
     "WholeData",
+    "offered",
 ]
 
 
@@ -75,7 +76,7 @@ class Block:
     derived: ClassVar[Mapping[str, str]] = {}
     """Roles of the deterministic sites that the block records, by name."""
 
-    remedy: ClassVar[str] = "give its parameters priors that keep them away from there"
+    remedy: str = "give its parameters priors that keep them away from there"
     """Advice to the user when a cluster has collapsed; see `Collapsible`."""
 
     of_dependent: str | None = None
@@ -117,6 +118,22 @@ class Block:
         if event_dims:
             infer["event_dims"] = list(event_dims)
         return numpyro.sample(name, fn, infer=infer)
+
+
+def offered(verb: str, options: Mapping[str, bool]) -> str:
+    """Advice for `Block.remedy`: those of some options that are not chosen already.
+
+    Parameters
+    ----------
+    verb : str
+    options : mapping of str to bool
+        Whether each may still be chosen; where none may, priors are advised.
+    """
+    *front, last = [option for option, is_open in options.items() if is_open] or [""]
+    if not last:
+        return Block.remedy
+    several = ", ".join(front) + ("," if len(front) > 1 else "") + " or " if front else ""
+    return f"{verb} {several}{last}"
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ from .warnings import warn_user
 __all__ = [
     "check_precision",
     "counted",
+    "far_rows",
     "listed",
     "refuse_huge",
     "refuse_tiny",
@@ -31,8 +32,19 @@ _ENOUGH = 10_000
 """Rows that suffice to estimate the quartiles of a column."""
 
 
-def refuse_huge(name: str, values: NDArray, dtype: str = "float64") -> None:
+def refuse_huge(
+    name: str, values: NDArray, dtype: str = "float64", numbers: NDArray[np.int64] | None = None
+) -> None:
     """Refuse finite numbers whose squares, or sums of these, overflow.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    values : ndarray
+    dtype : {"float64", "float32"}
+    numbers : ndarray of int, shape (num_rows,), optional
+        Of the rows, where they are some of a larger table.
 
     Raises
     ------
@@ -46,10 +58,12 @@ def refuse_huge(name: str, values: NDArray, dtype: str = "float64") -> None:
     flat = values.reshape(len(values), -1)
     rows = np.flatnonzero((np.abs(flat) > most).any(axis=1))
     largest = flat[rows[0]][np.argmax(np.abs(flat[rows[0]]))]
+    row, many = rows[0], f"and {len(rows)} of {len(values)} rows have numbers"
+    if numbers is not None:
+        row, many = numbers[row], "one of the numbers"
     raise ValueError(
-        f"{name} holds {largest:.3g} in row {rows[0]}, and {len(rows)} of {len(values)} rows have numbers "
-        f"beyond {most:.0e}, whose squares overflow in {dtype}; correct or drop these rows, or give "
-        f"{name} in larger units"
+        f"{name} holds {largest:.3g} in row {row}, {many} beyond {most:.0e}, whose squares overflow in "
+        f"{dtype}; correct or drop such rows, or give {name} in larger units"
     )
 
 
@@ -66,7 +80,9 @@ def refuse_tiny(name: str, values: NDArray) -> None:
         raise _too_near(name, "", width, "float64")
 
 
-def check_precision(name: str, values: NDArray, dtype: str) -> None:
+def check_precision(
+    name: str, values: NDArray, dtype: str, numbers: NDArray[np.int64] | None = None
+) -> None:
     """Refuse a table with columns that a floating-point type rounds to a few values, or to none.
 
     Parameters
@@ -77,13 +93,15 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
         Numbers, NaN where one is missing; columns are along the last axis, if there are several axes.
     dtype : {"float64", "float32"}
         Type in which they will be computed with. What they were given in counts as well.
+    numbers : ndarray of int, optional
+        See `refuse_huge`.
 
     Raises
     ------
     ValueError
         Naming the columns.
     """
-    refuse_huge(name, values, dtype)
+    refuse_huge(name, values, dtype, numbers)
     columns = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
     least, most = (f.reduce(columns, axis=0).astype(float) for f in (np.fmin, np.fmax))
     size, width = np.maximum(np.abs(least), np.abs(most)), most - least
@@ -160,15 +178,9 @@ def warn_of_far_rows(
     known = flat
     if reference is not None:
         known = _in_frames(reference.reshape(len(reference), -1), reference_frames)
-    some = known[:: -(-len(known) // _ENOUGH)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # columns in which all values are missing
-        low, middle, high = np.nanpercentile(some, (25, 50, 75), axis=0)
-    most = np.where(high > low, _FAR * (high - low), np.inf)
-    largest, least = (f.reduce(flat, axis=0) for f in (np.fmax, np.fmin))
-    if not ((largest - middle > most) | (middle - least > most)).any():
+    rows, columns = far_rows(flat, known)
+    if not len(rows):
         return
-    rows, columns = np.nonzero(np.abs(flat - middle) > most)
     column = f" in column {_columns(columns[:1], names)}" if values.ndim > 1 else ""
     first = values.reshape(flat.shape)[rows[0], columns[0]]
     named = np.unique(rows if numbers is None else numbers[rows])
@@ -178,6 +190,30 @@ def warn_of_far_rows(
         "value decides means and spreads almost alone. If it is a slip or stands for a missing value, "
         "correct it, drop the row or impute it; if it is right, consider logarithms"
     )
+
+
+def far_rows(
+    values: NDArray, reference: NDArray | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of values that lie further from the median than measurements do.
+
+    Parameters
+    ----------
+    values : ndarray, shape (num_rows, num_columns)
+        Numbers, NaN where one is missing.
+    reference : ndarray, shape (num_others, num_columns), optional
+        Rows that they should be like; themselves by default.
+    """
+    known = values if reference is None else reference
+    some = known[:: -(-len(known) // _ENOUGH)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns in which all values are missing
+        low, middle, high = np.nanpercentile(some, (25, 50, 75), axis=0)
+    most = np.where(high > low, _FAR * (high - low), np.inf)
+    largest, least = (f.reduce(values, axis=0) for f in (np.fmax, np.fmin))
+    if not ((largest - middle > most) | (middle - least > most)).any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.nonzero(np.abs(values - middle) > most)
 
 
 def _lengths(rows: NDArray) -> NDArray:

@@ -352,11 +352,13 @@ def read_run(
     for role in signature.of_kind("table"):
         if (values := tables.get(one := role.name)) is None:
             continue
-        own = columns.get(one)
-        with by_name(columns, one):
-            check_precision(one, values, dtype)
+        own, numbers, ends = columns.get(one), None, values
         if stream is not None and values.shape == stream.sample.shape:
-            warn_of_far_rows(one, stream.extremes, values, stream.extreme_rows, names=own)
+            numbers, ends = stream.extreme_rows, stream.extremes
+        with by_name(columns, one):
+            check_precision(one, ends, dtype, numbers)
+        if numbers is not None:
+            warn_of_far_rows(one, ends, values, numbers, names=own)
         else:
             frames = getattr(read.data.get(role.own_frame), "codes", None)
             warn_of_far_rows(one, values, frames=frames, by_length=role.of_kernel, names=own)

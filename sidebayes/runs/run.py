@@ -67,6 +67,8 @@ class Run:
         Minimum number of seconds between two writes.
     sample_of : int
         Number of rows of the table on disk that was fitted, where `data` are a sample of them; else 0.
+    sample_rows : ndarray of int, or None
+        Numbers of the rows of that sample in the table, in their order.
     stream : StreamedTable or None
         That table; a saved fit does not name it, and other data are without.
     """
@@ -87,6 +89,7 @@ class Run:
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     sample_of: int = 0
+    sample_rows: NDArray[np.int64] | None = None
     stream: StreamedTable | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -162,6 +165,7 @@ class Run:
             tuple(args),
             {**{n: v for n, v in self.options.items() if n not in held}, **static},
             unseen=self.unseen,
+            row_numbers=self.sample_rows,
         )
         return problems.suit_links(problem)
 
@@ -201,7 +205,7 @@ class Run:
             value = self.data.get(role.name)
             if value is not None:
                 data[role.name] = _cut(role, value, masks, self.data)
-        return replace(self, data=data, truth=None, stream=None)
+        return replace(self, data=data, truth=None, sample_rows=None, stream=None)
 
     def masks(self, keep: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[np.bool_]]:
         """The elements to keep along dimensions, rows of groups among them."""
@@ -232,7 +236,8 @@ class Run:
         self._refuse_others_beside(data, known)
         sizes = (dimensions(self.signature, some) for some in (self.data, data))
         self.rows.refuse_others(self.method, same_number=next(sizes) == next(sizes))
-        return replace(self.settled(), data=data, truth=None, unseen=True, stream=None)
+        bare = replace(self.settled(), truth=None, sample_rows=None, stream=None)
+        return replace(bare, data=data, unseen=True)
 
     def _refuse_others_beside(self, data: Mapping[str, Any], known: Collection[str]) -> None:
         """Refuse data that may be of other schools, say, than those that sites have values for."""

@@ -103,13 +103,15 @@ def constant_data(run: Run, layout: Layout) -> dict[str, Any]:
 
 
 def coordinates(run: Run) -> dict[str, NDArray]:
-    """Names along axes: of columns of tables, of groups, of classes, and of groups of links."""
+    """Names along axes: of columns, of groups, of classes, of groups of links, of rows of a sample."""
     found: dict[str, Any] = {}
     for role in run.signature.data:
         value = run.data.get(role.name)
         names: Any = None
         if role.kind == "table":
             names = names_of_columns(run, role.name)
+            if value is not None and run.sample_rows is not None:  # the one table there is
+                found |= dict.fromkeys(("points", "unit", axes_of(role, 1)[0]), run.sample_rows)
         elif isinstance(value, PartialLabels):
             names = value.names
         elif isinstance(value, Groups):
@@ -211,6 +213,7 @@ def stored_run(
                 data[role.name] = PartialLabels(constant[role.name].to_numpy(), classes)
             elif role.kind == "sets" and role.name in sets:
                 data[role.name] = tuple(sets[role.name])
+    sample_of = int(tree.attrs.get("sidebayes_sample_of", 0))
     return {
         "method": tree.attrs["sidebayes_method"],
         "model": model,
@@ -219,7 +222,8 @@ def stored_run(
         "engine": engine,
         "seed": int(tree.attrs["sidebayes_seed"]),
         "dtype": tree.attrs["sidebayes_dtype"],
-        "sample_of": int(tree.attrs.get("sidebayes_sample_of", 0)),
+        "sample_of": sample_of,
+        "sample_rows": tree["responsibilities"]["points"].to_numpy() if sample_of else None,
         "truth": observed["truth"].to_numpy() if "truth" in observed else None,
         "feature_names": tuple(map(str, constant["feature_names"].to_numpy())),
         "columns": {

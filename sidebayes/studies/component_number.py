@@ -28,7 +28,7 @@ from ..results.scores.validation import refuse_no_likelihood
 from ..runs.arguments import read_run
 from ..runs.run import Run
 from ..runs.zoo import Card, can_draw, find_card, make_engine
-from ..streams import scan_among
+from ..streams import keeps_all, scan_among
 from ..tasks import Task, run_tasks
 from .choice import NumberChoice, evidence_columns, read_numbers
 
@@ -166,6 +166,7 @@ def select_components(
         raise TypeError(f"{method}: {error}; see sidebayes.grow_prototypes") from None
     if not by_evidence:
         _refuse_draws(engine, card)
+        _refuse_sample(data, arguments)
     draws = can_draw(card)
     if not grown and not (by_evidence and draws):
         greatest = {**arguments, "num_clusters": tried[-1]}
@@ -263,6 +264,16 @@ def _refuse_draws(engine: str | Engine | None, card: Card | None) -> None:
         raise ValueError(
             f"engine {runner.name!r} gives draws, and criterion='bic' is of a mode; pass "
             "criterion='evidence', or an engine that ends at a mode, such as 'em' or 'map'"
+        )
+
+
+def _refuse_sample(data: tuple, arguments: Mapping[str, Any]) -> None:
+    """Refuse a table on disk of which fits keep a sample, before the first of them."""
+    table = scan_among(data, arguments)
+    if table is not None and not keeps_all(table):
+        raise ValueError(
+            f"BIC is of all rows, and fits keep a sample of the {len(table)} rows of a table on disk; give "
+            "criterion='evidence' and engine='svi', or compare fits by their log_prob of other rows"
         )
 
 

@@ -137,12 +137,12 @@ class StochasticEM(KeptEngine):
                         order = data.order(seed, epoch)
                     before, walk = walk, self._step(data, walk, int(order[at]), clock)
                     if not np.isfinite(walk.history[epoch]):
-                        raise FitError(_LOST + remedy(problem), before.params)
+                        raise FitError(_LOST + remedy(some), before.params)
                     keep.offer(walk)
                     advance(1, f"epoch {epoch + 1}")
                 values, seen = self._finish(data, walk, clock)
                 if not np.isfinite(seen):
-                    raise FitError(_LOST + remedy(problem), walk.params)
+                    raise FitError(_LOST + remedy(some), walk.params)
                 settled = self._settled(walk, number)
                 moved = settled and not data.is_mixed and _is_low(some, start, values)
         return self._result(data, walk, as_numpy(values), seen, clock.seconds, moved)

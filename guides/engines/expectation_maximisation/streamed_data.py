@@ -18,6 +18,8 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
+from sidebayes.common.magnitudes import refuse_huge
+
 from ..base import Problem
 from ..machine.background import NoThreadsError, Workers
 from ..plumbing.progress import progress_bar
@@ -100,7 +102,7 @@ def look_over(
     Raises
     ------
     ValueError
-        If a value is missing or infinite; the message names the row.
+        If a value is missing, infinite or too large to be squared; the message names the row.
     """
     ends = np.cumsum([0, *blocks.sizes])
     size = min(num_sampled, int(ends[-1]))
@@ -117,6 +119,8 @@ def look_over(
                 sample.append(np.ascontiguousarray(table[inside - begin]))
                 ends_here = np.concatenate([table.argmin(axis=0), table.argmax(axis=0)])
                 extremes.append((begin + ends_here, table[ends_here]))
+                if np.isfinite(table[ends_here]).all():  # others are named by `moments`
+                    refuse_huge("the table", table[ends_here], numbers=begin + ends_here)
                 yield table
                 advance(1, "mean and covariance")
 

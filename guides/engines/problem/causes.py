@@ -17,6 +17,8 @@ from sidebayes.models.blocks.block import Block
 from sidebayes.models.blocks.block_facts import Collapsible
 from sidebayes.models.blocks.label_inference import partition
 
+from sidebayes.common.magnitudes import far_rows, listed
+
 from ..base import Problem
 from ..plumbing.identity import freeze
 from ..plumbing.indicators import bounded_parameters
@@ -60,7 +62,7 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
     for name, (total, terms, value) in found.items():
         if np.isfinite(total):
             continue
-        what = _FACTOR if is_factor(trace[name]) else _first_without(terms, value)
+        what = _FACTOR if is_factor(trace[name]) else _first_without(problem, terms, value)
         said.append(f"site {name!r} has log density {total}{what}")
     return "; ".join(said)
 
@@ -73,7 +75,7 @@ def explain_at(problem: Problem, free: Mapping[str, Array]) -> tuple[dict[str, n
     return values, explain_nonfinite(problem, values)
 
 
-def _first_without(terms: Any, value: Any) -> str:
+def _first_without(problem: Problem, terms: Any, value: Any) -> str:
     """Say where the first datum without a finite density is, and its value."""
     if not np.ndim(terms) or np.shape(value)[: np.ndim(terms)] != np.shape(terms):
         return ""
@@ -83,6 +85,7 @@ def _first_without(terms: Any, value: Any) -> str:
     spot = tuple(map(int, bad[0]))
     datum = np.asarray(value)[spot]
     shown = repr(datum.tolist()) if datum.size <= 8 else "a long row"
+    spot = (int(_numbers(problem, np.asarray(spot[0]))), *spot[1:])
     return f", as {len(bad)} of its {np.size(terms)} values have none, the first at {spot}: {shown}"
 
 
@@ -174,7 +177,7 @@ def check_repeatable(problem: Problem) -> None:
     if same and _text(once) == _text(again):
         return
     first, second = evaluated(terms), evaluated(terms)
-    for name in first.keys() & second.keys():
+    for name in (site for site in first if site in second):
         if not np.array_equal(first[name], second[name], equal_nan=True):
             raise ValueError(
                 f"the model is not the same each time that it runs: with equal parameters and data, site "
@@ -189,10 +192,32 @@ def _text(program: Any) -> str:
 
 
 def remedy(problem: Problem) -> str:
-    """Return what the blocks of a model advise where a cluster collapses, as text after a semicolon."""
+    """Return what to do where a cluster collapses, by its rows and its blocks, as text after a semicolon."""
     blocks = (block for block, _ in declared_blocks(abstract_trace(problem)))
     own = (block.remedy for block in blocks if isinstance(block, Collapsible))
-    return "; ".join(dict.fromkeys(own)) or Block.remedy
+    advised = "; ".join(dict.fromkeys(own)) or Block.remedy
+    return ", or ".join([*_far_rows(problem), advised])
+
+
+def _far_rows(problem: Problem) -> list[str]:
+    """Name rows so far from all others that no covariance resolves both, and say what to do about them."""
+    return [
+        f"{name!r} has values far from all others in row {listed(_numbers(problem, rows))}: correct or drop "
+        "such rows"
+        for name, table in _observed_tables(problem)
+        if len(rows := np.unique(far_rows(table)[0]))
+    ]
+
+
+def _observed_tables(problem: Problem) -> list[tuple[str, np.ndarray]]:
+    """Tables observed by mixtures and their like, by site."""
+    found = ((n, observed_table(problem, n)) for n in collapsed_sites(abstract_trace(problem)))
+    return [(name, table) for name, table in found if table is not None and table.ndim == 2]
+
+
+def _numbers(problem: Problem, rows: np.ndarray) -> np.ndarray:
+    """Numbers of some rows of the data, in the table on disk that these are a sample of."""
+    return rows if problem.row_numbers is None else problem.row_numbers[rows]
 
 
 def _impossible_links(problem: Problem) -> str | None:
@@ -232,9 +257,9 @@ def _dependent_columns(problem: Problem) -> str | None:
     advice = [block.of_dependent for block in blocks if block.of_dependent is not None]
     if blocks and not advice:
         return None
-    for name in collapsed_sites(trace):
-        table = observed_table(problem, name)
-        if table is None or table.ndim != 2 or len(table) <= table.shape[1]:
+    for name, table in _observed_tables(problem):
+        table = np.delete(table, far_rows(table)[0], axis=0)  # beside which all others are alike
+        if len(table) <= table.shape[1]:
             continue
         centred = table - table.mean(axis=0)
         spread = centred.std(axis=0)

@@ -142,8 +142,9 @@ class SourceComponents(GaussianComponents):
         For another form of covariances, or data with another number of features.
     """
 
-    remedy: ClassVar[str] = (
-        "use shift='source', which keeps components near those of the source, or more rows of the target"
+    remedy: str = (
+        "use shift='source', which keeps components near those of the source, "
+        "or more rows of the target"
     )
 
     def __init__(

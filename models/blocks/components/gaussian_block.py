@@ -22,7 +22,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from ..block import Block, Observation
+from ..block import Block, Observation, offered
 from ..collapsed import Collapsed
 from ..mixtures.data_units import (
     Rescaled,
@@ -83,7 +83,6 @@ class GaussianComponents(Block):
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("location", "spread")
-    remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='tied'"
 
     def __init__(
         self,
@@ -123,9 +122,23 @@ class GaussianComponents(Block):
         return self.covariance == "tied"
 
     @property
+    def remedy(self) -> str:  # type: ignore[override]
+        """What to do about a collapsed cluster; a proper prior keeps those of few points from it."""
+        flat, several = self.prior is None, self.num_cells > 1
+        options = {
+            "prior='empirical'": flat,
+            "fewer clusters": flat and several,
+            "covariance='tied'": flat and several and not self._tied,
+            "covariance='diagonal'": not flat and self._is_matrix,
+            "a GaussianPrior of larger scale": not flat,
+        }
+        return offered("use", options)
+
+    @property
     def of_dependent(self) -> str | None:  # type: ignore[override]
         """What to do about columns that depend on one another, which make covariance matrices singular."""
-        return "use prior='empirical' or covariance='diagonal'" if self._is_matrix else None
+        options = {"prior='empirical'": self.prior is None, "covariance='diagonal'": True}
+        return offered("use", options) if self._is_matrix else None
 
     def sample(self) -> dist.Distribution:
         """Sample means and covariances; return the components, batch shape `shape`."""

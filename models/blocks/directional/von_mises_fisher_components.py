@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
-from ..block import Block, Observation
+from ..block import Block, Observation, offered
 from ..collapsed import Collapsed
 from .directional_prior import DirectionalPrior, held_by_directional_prior, improper_prior
 from .frames import sample_directions, unit_rows
@@ -63,7 +63,6 @@ class VonMisesFisherComponents(Block):
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("vector", "concentration")
-    remedy: ClassVar[str] = "use prior='empirical' or fewer clusters"
     derived: ClassVar[Mapping[str, str]] = {"direction": "location", "variance": "spread"}
 
     def __init__(
@@ -80,6 +79,16 @@ class VonMisesFisherComponents(Block):
         self.unit: Any = 1.0
         if data is not None:
             self.unit = DirectionalPrior.empirical(data, num_clusters).scale
+
+    @property
+    def remedy(self) -> str:  # type: ignore[override]
+        """What to do about a collapsed cluster."""
+        options = {
+            "prior='empirical'": self.prior is None,
+            "fewer clusters": self.num_clusters > 1,
+            "a DirectionalPrior of larger scale": self.prior is not None,
+        }
+        return offered("use", options)
 
     def sample(self) -> dist.Distribution:
         """Sample directions and concentrations; return the components, batch shape (num_clusters,)."""

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions.transforms import Transform
 
-from ..block import Block, Observation, WholeData
+from ..block import Block, Observation, WholeData, offered
 from ..collapsed import Collapsed
 from ..manifolds import sphere
 from ..mixtures.data_units import fitted_statistic
@@ -88,7 +88,6 @@ class WrappedComponents(Block, WholeData):
     """
 
     factor: ClassVar[str] = "unary"
-    remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='spherical'"
     derived: ClassVar[Mapping[str, str]] = {"direction": "location", "covariance": "spread"}
 
     def __init__(
@@ -115,6 +114,17 @@ class WrappedComponents(Block, WholeData):
         if data is not None:
             self.unit = DirectionalPrior.empirical(data, num_clusters).scale
             self.pole = central_pole(data)
+
+    @property
+    def remedy(self) -> str:  # type: ignore[override]
+        """What to do about a collapsed cluster."""
+        options = {
+            "prior='empirical'": self.prior is None,
+            "fewer clusters": self.num_clusters > 1,
+            "covariance='spherical'": not isinstance(self.spread, SphericalSpread),
+            "a DirectionalPrior of larger scale": self.prior is not None,
+        }
+        return offered("use", options)
 
     @property
     def roles(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions.transforms import Transform
 
-from ..block import Observation
+from ..block import Observation, offered
 from ..collapsed import Collapsed
 from ..side_information.groups import Groups
 from ..side_information.partial_labels import PartialLabels
@@ -60,8 +60,6 @@ class ClassParameters(MixedParameters):
         "noise",
     )
 
-    remedy: ClassVar[str] = "pass prior=EffectsPrior.weak(...), shared='noise', or fewer clusters"
-
     def __init__(
         self,
         y: ArrayLike | None,
@@ -81,6 +79,16 @@ class ClassParameters(MixedParameters):
         self.num_clusters, self.shared, self.known = num_clusters, shared, known
         self.common = np.array(shared_terms, int)
         self.own = np.setdiff1d(np.arange(self.num_terms), self.common)
+
+    @property
+    def remedy(self) -> str:  # type: ignore[override]
+        """What to do about a collapsed class."""
+        options = {
+            "prior=EffectsPrior.weak(...)": self.prior is None,
+            "shared='noise'": "noise" not in self.shared,
+            "fewer clusters": self.num_clusters > 1,
+        }
+        return offered("pass", options)
 
     @property
     def term_blocks(self) -> list[NDArray[np.int64]]:

@@ -21,7 +21,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from ..block import Augmented, Block, Observation
+from ..block import Augmented, Block, Observation, offered
 from ..block_facts import TakesMissing
 from ..collapsed import Collapsed
 from ..components import normal_inverse_gamma
@@ -101,7 +101,6 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         "common_location",
         "common_spread",
     )
-    remedy: ClassVar[str] = "use prior='empirical' or fewer clusters"
 
     def __init__(
         self,
@@ -124,6 +123,12 @@ class SalientFeatures(Block, Augmented, TakesMissing):
     def num_parameters(self) -> np.ndarray:
         """Number of free parameters of the density of each feature."""
         return np.full(self.num_features, PER_DENSITY)
+
+    @property
+    def remedy(self) -> str:  # type: ignore[override]
+        """What to do about a collapsed cluster."""
+        options = {"prior='empirical'": self.is_flat, "fewer clusters": self.num_clusters > 1}
+        return offered("use", options)
 
     @property
     def is_flat(self) -> bool:

@@ -75,7 +75,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
     """
 
     factor: ClassVar[str] = "unary"
-    remedy: ClassVar[str] = SalientFeatures.remedy
+    remedy: str = "use fewer clusters"
 
     def __init__(
         self,

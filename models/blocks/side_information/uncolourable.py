@@ -1,4 +1,4 @@
-"""Cannot-links that need more clusters than there are: uncolourable of a graph, on the host."""
+"""Cannot-links that need more clusters than there are: colourings of their graph, on the host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refuse_uncolourable(cannot: NDArray, num_nodes: int, num_clusters: int, node
     """Raise if hard cannot-links need more clusters than there are, as far as this is easy to decide.
 
     A clique of ``num_clusters + 1`` chunklets is searched greedily; for two clusters every odd cycle is
-    found. For more, all uncolourable are searched as long as this takes few look-ups (graph colouring is
+    found. For more, all colourings are searched as long as this takes few look-ups (graph colouring is
     hard in general); contradictions that this leaves show as a partition function of zero.
     """
     if not len(cannot):

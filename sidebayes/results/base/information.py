@@ -141,7 +141,12 @@ def _by_information(
 
 
 def _need_curvature(run: Run) -> None:
-    """Refuse a model whose log joint has no exact curvature at its mode."""
+    """Refuse a log joint without an exact curvature at its mode, and one of which the fit keeps a part."""
+    if run.sample_of:
+        raise ValueError(
+            f"standard errors need the curvature of all {run.sample_of} rows of the table on disk, of which "
+            "the fit keeps a sample; fit the table by engine='svi', which gives draws"
+        )
     trace = abstract_trace(run.problem)
     corners = [
         name

@@ -114,7 +114,8 @@ def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     Parameters
     ----------
     pairs : array_like of int, shape (num_pairs, 2)
-        Row numbers of pairs of distinct points.
+        Row numbers of pairs of distinct points. Those of a table on disk are numbers in the table, of rows
+        that the fit keeps: ``fit.tree["responsibilities"]["points"]``.
 
     Raises
     ------
@@ -123,7 +124,7 @@ def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     """
     need_labels(fit, "clusters to share")
     prob = fit.tree["responsibilities"]["prob"].to_numpy()
-    asked = check_pairs(pairs, prob.shape[2], "pairs")
+    asked = _kept_rows(fit, pairs, "pairs")
     one, other = (prob[:, :, points] for points in asked.T)
     draws: NDArray[np.float64] = np.einsum("cdpk,cdpk->cdp", one, other)
     same = draws.mean(axis=(0, 1))
@@ -189,6 +190,22 @@ def _told_by_a_link(ties: LabelGraph, pairs: NDArray) -> NDArray[np.bool_]:
     return found
 
 
+def _kept_rows(fit: FitBase, pairs: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Places of pairs of points among those of the fit, which may be a sample of the rows of a table."""
+    rows, whole = fit.run.sample_rows, fit.run.sample_of
+    if rows is None:
+        return check_pairs(pairs, fit.tree["responsibilities"].sizes["points"], name)
+    asked = check_pairs(pairs, whole, name)
+    places = np.minimum(np.searchsorted(rows, asked), len(rows) - 1)
+    if (lost := asked[rows[places] != asked]).size:
+        raise ValueError(
+            f"{name} name row {lost[0]}, which is not among the {len(rows)} rows that the fit keeps of "
+            f"{whole}, fit.tree['responsibilities']['points']; fit.predict_proba has the label "
+            "probabilities of any rows"
+        )
+    return places
+
+
 def suspect_links(
     fit: FitBase, *, flip_rate: float = 0.05, inference: str | Inference | None = None
 ) -> pd.DataFrame:
@@ -234,7 +251,7 @@ def score_links(
     Parameters
     ----------
     links : Links
-        Links between the same rows; only the sign of a weight counts.
+        Links between the same rows, named as in `same_cluster`; only the sign of a weight counts.
     flip_rate : float in [0, 1/2)
         Probability that a held-out link is wrong, if its author may err.
     inference : str or inference object, optional
@@ -259,10 +276,11 @@ def score_links(
         raise ValueError(f"links[{row}] has weight zero and states nothing; leave it out")
     flip_rate = check_number("flip_rate", flip_rate, Range(least=0, below=0.5))
     need_labels(fit, "links to score")
-    num_points = fit.tree["responsibilities"].sizes["points"]
+    num_points = fit.run.sample_of or fit.tree["responsibilities"].sizes["points"]
     if links.pairs.max() >= num_points:
         raise ValueError(f"links name row {links.pairs.max()}; the fit has {num_points} rows")
-    asked, known = (np.sort(some.pairs, axis=1) @ [num_points, 1] for some in (links, fit.links))
+    pairs = _kept_rows(fit, links.pairs, "links")
+    asked, known = (np.sort(some, axis=1) @ [num_points, 1] for some in (pairs, fit.links.pairs))
     seen = np.isin(asked, known)
     if seen.any():
         raise ValueError(
@@ -273,7 +291,7 @@ def score_links(
         same, chance, approximate = agreement(
             fit.run.problem,
             pooled_draws(fit.tree),
-            links.pairs,
+            pairs,
             inference=inference,
         )
     return score_statements(links, same, chance, flip_rate, approximate)

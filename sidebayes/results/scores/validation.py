@@ -62,8 +62,8 @@ def refuse_sample(fit: FitBase, why: str) -> None:
     """Refuse scores of a fit whose table on disk is kept as a sample of its rows."""
     if fit.run.sample_of:
         raise ValueError(
-            f"the fit describes a sample of {fit.run.sample_of} rows, and {why}; score rows by "
-            "fit.log_prob(scan)"
+            f"the fit describes a sample of the {fit.run.sample_of} rows of a table on disk, and {why}; "
+            "score rows by fit.log_prob(scan)"
         )
 
 
@@ -149,6 +149,7 @@ def kfold(
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 
+    refuse_sample(fit, "leaving out is of all")
     units = units_held_out(fit, "kfold")
     unit, starts = units.of, units.starts
     flat = np.concatenate([starts[dim] + u for dim, u in unit.items()])

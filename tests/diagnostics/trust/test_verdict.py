@@ -85,6 +85,24 @@ def test_empty_clusters_of_a_mode_are_told():
     assert "Cluster 2 holds no point" in said
 
 
+def test_clusters_of_a_sample_are_told_by_rows_of_the_table():
+    """Other rows may be in clusters that hold none of the sample."""
+    fit = climbed(SETTLED, SETTLED)
+    found = fit.tree["responsibilities"].to_dataset()
+    kept = found.sizes["points"]
+    found = found.assign_coords(points=10 * np.arange(kept))
+    found["labels"][:], found["labels"][7] = 0, 1
+    found["prob"][:] = np.eye(3)[found["labels"].to_numpy()]
+    fit.tree["responsibilities"] = xr.DataTree(found)
+    assert "Cluster 2 holds no point" in verdict(fit)[1]
+    assert f"Cluster 1 holds a single point of {kept}, number 70: " in verdict(fit)[1]
+    fit.tree.attrs["sidebayes_sample_of"] = 900
+    level, said = verdict(fit)
+    assert level == "caution"
+    assert f"Cluster 2 holds none of the {kept} rows sampled from 900: see by fit.predict" in said
+    assert f"Cluster 1 holds one of the {kept} rows sampled from 900, row 70: look" in said
+
+
 def test_clusters_that_label_no_point_are_told():
     """Small probabilities at many points add up, as those of a softmax do, and fill no cluster."""
     fit = climbed(SETTLED, SETTLED)

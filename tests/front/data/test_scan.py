@@ -224,15 +224,33 @@ def test_a_sample_stands_for_the_table(tmp_path, monkeypatch, small_blocks):
         stored = zarr.open_group(path, mode="r")[columns[name]]
         np.testing.assert_allclose(stored[:], values, rtol=1e-12)
 
+    rows = found.run.sample_rows
+    np.testing.assert_array_equal(X[rows], found.run.data["x"])
+    for group, dim in (("responsibilities", "points"), ("log_likelihood", "unit")):
+        np.testing.assert_array_equal(found.tree[group][dim], rows)
+    pairs = [(rows[0], rows[-1]), (rows[7], rows[3])]
+    one, other = expected["predict_proba"][np.transpose(pairs)]
+    np.testing.assert_allclose(found.same_cluster(pairs), (one * other).sum(axis=1), rtol=1e-9)
+    lost = np.setdiff1d(np.arange(900), rows)[0]
+    with pytest.raises(ValueError, match=f"name row {lost}, which is not among the 200 rows"):
+        found.same_cluster([(lost, rows[0])])
+    with pytest.raises(ValueError, match="out of range for 900"):
+        found.same_cluster([(0, 900)])
+    links = sidebayes.Links.must_link(pairs)
+    np.testing.assert_array_equal(found.score_links(links).table[["i", "j"]], pairs)
+    with pytest.raises(ValueError, match="curvature of all 900 rows"):
+        found.covariance  # noqa: B018
+
     more = found.resume(2)
     assert more.objective.ravel()[-1] == pytest.approx(found.objective.ravel()[-1], abs=1.0)
     with pytest.raises(ValueError, match="BIC is of all"):
         found.bic  # noqa: B018
-    with pytest.raises(ValueError, match="sample of the 900 rows"):
+    with pytest.raises(ValueError, match="leaving out is of all; score rows by fit.log_prob"):
         found.kfold(2)
     found.save(tmp_path / "fit.nc")
     loaded = sidebayes.load(tmp_path / "fit.nc")
     assert "200 of 900 points" in repr(loaded)
+    np.testing.assert_array_equal(loaded.same_cluster(pairs), found.same_cluster(pairs))
     np.testing.assert_array_equal(loaded.predict(table), expected["predict"])
     with pytest.raises(ValueError, match="sample of the 900 rows"):
         loaded.resume(2)
@@ -246,6 +264,14 @@ def test_missing_values_are_found_by_their_row(tmp_path, small_blocks):
     table = sidebayes.scan(written(tmp_path, "parquet", rows))
     with pytest.raises(ValueError, match="row 777"):
         sidebayes.fit("gmm", table, num_clusters=2, engine="stochastic_em")
+    rows[777, 1] = -1e200
+    table = sidebayes.scan(written(tmp_path, "parquet", rows))
+    with pytest.raises(ValueError, match=r"-1e\+200 in row 777, one of the numbers beyond"):
+        sidebayes.fit("gmm", table, num_clusters=2, engine="stochastic_em")
+    rows[777, 1] = 1e20
+    table = sidebayes.scan(written(tmp_path, "parquet", rows))
+    with pytest.raises(ValueError, match=r"in row 777, .* overflow in float32"):
+        sidebayes.fit("gmm", table, num_clusters=2, dtype="float32")
     column = pa.array([1.0, None, 2.0])
     pq.write_table(pa.table({"a": column, "b": column}), tmp_path / "null.parquet")
     null = sidebayes.scan(tmp_path / "null.parquet")
@@ -275,6 +301,28 @@ def test_an_absurd_row_is_named_whether_sampled_or_not(
         pytest.raises(KeyboardInterrupt),
     ):
         sidebayes.fit("gmm", table, **given)
+
+
+def test_predictions_say_where_the_block_begins_that_they_speak_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "_ROWS", 128)
+    known = {"weights": [0.5, 0.5], "mean": CENTRES[:2], "covariance": [np.eye(2)] * 2}
+    found = sidebayes.fit("gmm", X, num_clusters=2, engine=at_one(known))
+    rows = X.copy()
+    rows[800] = 1e6
+    with pytest.warns(sidebayes.SideBayesWarning, match="^with row 768 of the table.*in row 32;"):
+        found.predict(sidebayes.scan(written(tmp_path, "npy", rows)))
+    rows[800] = np.nan
+    with pytest.raises(ValueError, match="^with row 768 of the table as row 0, x has .*rows: 32;"):
+        found.predict(sidebayes.scan(written(tmp_path, "npy", rows)))
+
+
+def test_numbers_of_clusters_are_not_compared_by_bic_of_samples(tmp_path, monkeypatch):
+    table = sidebayes.scan(written(tmp_path, "npy"))
+    monkeypatch.setattr(streams, "_SAMPLE", 200)
+    monkeypatch.setattr(streams, "look_over", None)  # no fit begins
+    for data, named in (((table,), {}), ((), {"x": table})):
+        with pytest.raises(ValueError, match="sample of the 900 rows.*criterion='evidence'"):
+            sidebayes.select_components("gmm", *data, num_clusters=[1, 2], progress=False, **named)
 
 
 def test_what_needs_all_rows_is_refused(tmp_path):

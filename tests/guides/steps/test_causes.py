@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.causes import known_cause
+from sidebayes.guides.engines.problem.causes import explain_nonfinite, known_cause, remedy
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.gmm import gmm
@@ -44,6 +46,46 @@ def test_causes():
         "covariance": "diagonal",
     }  # which dependence does not make singular
     assert known_cause(Problem(gmm, (SUMS,), diagonal)) is None
+
+
+def test_rows_far_out_are_named_and_no_remedy_that_is_so_already():
+    far = X.copy()
+    far[7] = 1e16  # beside which the columns are the same
+    problem = Problem(gmm, (far,), {"num_clusters": 2})
+    assert known_cause(problem) is None
+    assert re.fullmatch(
+        r"'x' has values far from all others in row 7: correct or drop such rows, or use "
+        r"covariance='diagonal' or a GaussianPrior of larger scale",
+        remedy(problem),
+    )
+    numbered = Problem(gmm, (far,), {"num_clusters": 2}, row_numbers=100 * np.arange(30))
+    assert "in row 700:" in remedy(numbered)
+
+
+def noisy(y):
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y)
+
+
+@pytest.mark.parametrize(("numbers", "row"), [(None, 1), (np.array([40, 70]), 70)])
+def test_the_first_value_without_a_density_is_named_by_its_row(numbers, row):
+    problem = Problem(noisy, (np.array([0.0, np.nan]),), row_numbers=numbers)
+    assert f"1 of its 2 values have none, the first at ({row},): nan" in explain_nonfinite(
+        problem, {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prior": "flat"}, "use prior='empirical', fewer clusters, or covariance='tied'"),
+        ({"prior": "flat", "covariance": "tied"}, "use prior='empirical' or fewer clusters"),
+        ({"prior": "flat", "num_clusters": 1}, "use prior='empirical'"),
+        ({"covariance": "diagonal"}, "use a GaussianPrior of larger scale"),
+    ],
+)
+def test_remedies_are_not_what_is_chosen_already(options, said):
+    assert remedy(Problem(gmm, (X,), {"num_clusters": 2, **options})) == said
 
 
 def test_remedies_are_those_of_the_blocks_at_hand():
