@@ -43,6 +43,9 @@ _FIRST = 4
 _FACTORS = np.array([1.0, -1.0, 0.25, -0.25, 0.05, -0.05, 0.01, -0.01, 1e-3, -1e-3, 0.0])
 """Factors of moves from a mode, in the order in which they are tried."""
 
+_HIGH = 0.99
+"""Acceptance of trajectories from which on a higher one hardly helps."""
+
 
 def chain_starts(
     problem: Problem, seed: int, num_chains: int, init: Mapping[str, Any] | None, jitter: float
@@ -256,14 +259,14 @@ def sampled(
     Parameters
     ----------
     engine : Engine
-        Has fields `num_chains` and `num_samples`.
+        Has fields `num_chains`, `num_samples` and `target_accept`.
     draws, stats : dict of ndarray, shape (chain, draw, ...)
     remark : str
         End of its message.
     seconds, approximate
         See `EngineResult`.
     """
-    message, sound = divergences(stats)
+    message, sound = divergences(stats, engine.target_accept)
     message = f"{type(engine).__name__} drew {engine.num_chains} x {engine.num_samples} {message}"
     return EngineResult(
         engine=engine.name,
@@ -277,18 +280,27 @@ def sampled(
     )
 
 
-def divergences(stats: dict[str, NDArray], where: str = "") -> tuple[str, bool]:
+def divergences(
+    stats: dict[str, NDArray], target_accept: float, where: str = ""
+) -> tuple[str, bool]:
     """Return text on divergences for a message, and whether fewer than one in a hundred draws has one.
 
     Parameters
     ----------
     stats : dict of ndarray
         Has ``diverging``, shape (chain, draw).
+    target_accept : float
+        Of the trajectories.
     where : str
         Text after their number.
     """
     number = int(stats["diverging"].sum())
     said = f"with {number} divergence{'s' * (number != 1)}{where}"
     if number:
-        said += "; raise target_accept, or check the prior for a funnel"
+        said += (
+            "; raise target_accept, or check the prior for a funnel"
+            if target_accept < _HIGH
+            else f" at target_accept = {target_accept:g}; check the prior for a funnel, or reparametrise the "
+            "model"
+        )
     return said, number < 0.01 * stats["diverging"].size
