@@ -47,6 +47,10 @@ def fails(shared, number):
     return number
 
 
+def returns(shared, number):
+    return number
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _workers_use_the_cache_of_the_tests():
     with pytest.MonkeyPatch.context() as patch:
@@ -98,6 +102,16 @@ def test_an_error_names_the_task(n_jobs):
 def test_numbers_of_jobs_are_checked(wrong):
     with pytest.raises(ValueError, match="n_jobs"):
         run(None, wrong, fails)
+
+
+def test_backends_that_return_all_at_once_are_refused():
+    with joblib.parallel_config("threading", n_jobs=2):
+        assert run(None, None, returns) == [0, 1, 2, 3]
+    with (
+        joblib.parallel_config("multiprocessing", n_jobs=2),
+        pytest.raises(ValueError, match="backend 'multiprocessing' .* cannot be used; take"),
+    ):
+        run(None, None, returns)
 
 
 def normal(x=None, num_points=None):
