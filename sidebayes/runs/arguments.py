@@ -21,7 +21,7 @@ from sidebayes.models.blocks.side_information.partial_labels import names_of_cla
 
 from ..common.columns import by_name, column_names
 from ..common.fields import check_seed
-from ..common.magnitudes import check_precision, warn_of_far_rows
+from ..common.magnitudes import check_precision, listed, warn_of_far_rows
 from ..data.shapes.landmark_checks import covariate_column
 from ..data.shapes.landmarks import Landmarks
 from ..data.shapes.registered import RegisteredPoints
@@ -114,6 +114,7 @@ def sort_arguments(
     for role in signature.of_kind("table"):
         if isinstance(given.get(role.name), Links | LabelGraph):
             raise checks.takes_no_links(method, signature)
+    rest = {n: v for n, v in arguments.items() if n not in signature}
     missing = [
         role
         for role in signature.data
@@ -123,8 +124,9 @@ def sort_arguments(
         lacking = "; ".join(
             f"{role.name} is missing or None, pass {checks.wanted(role)}" for role in missing
         )
-        raise TypeError(f"{method} lacks data: {lacking}{_made_by(signature)}")
-    rest = {n: v for n, v in arguments.items() if n not in signature}
+        unknown = [name for name in rest if not signature.open and name not in signature.options]
+        also = f". It has no argument {listed([*map(repr, unknown)])}" * bool(unknown)
+        raise TypeError(f"{method} lacks data: {lacking}{_made_by(signature)}{also}")
     if rest.get("links", False) is None:
         del rest["links"]  # no links are none for any method
     return given, rest
