@@ -13,7 +13,7 @@ from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 
 from .api import fit, load
-from .common.files import as_path
+from .common.folders import made_folder
 from .results.fit import Fit
 from .runs.arguments import find_method, read_run
 from .runs.run import Run, stated_options
@@ -107,12 +107,10 @@ def fit_each(
     lacking = [name for name, own in each.items() if "method" not in {**common, **own}]
     if lacking:
         raise TypeError(f"{lacking[0]} has no method; pass method=..., for all fits or in each")
-    place = None if folder is None else as_path(folder)
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-        odd = [name for name in each if Path(f"{name}.nc").name != f"{name}.nc"]
-        if odd:
-            raise ValueError(f"{odd[0]!r} names a fit and cannot name a file; leave out slashes")
+    odd = [name for name in each if Path(f"{name}.nc").name != f"{name}.nc"]
+    if folder is not None and odd:
+        raise ValueError(f"{odd[0]!r} names a fit and cannot name a file; leave out slashes")
+    place = None if folder is None else made_folder(folder)
     found = run_tasks(
         _one,
         (Task(str(name), _Own(str(name), dict(own))) for name, own in each.items()),

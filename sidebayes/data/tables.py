@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..common.arrays import no_array
 from ..common.class_names import named_classes, warn_of_marks
 from ..common.columns import column_names, column_order, of_times, refuse_odd_names
 from ..common.magnitudes import listed, refuse_huge
@@ -178,6 +179,8 @@ def _numbers(x: Any, name: str) -> NDArray:
     if values is None or values.dtype.kind not in "fiub":
         if said := of_times(x, name):
             raise TypeError(said)
+        if isinstance(x, Iterable) and not np.ndim(x):
+            raise no_array(name, x)
         kind = getattr(np.asanyarray(x), "dtype", "something else")
         raise TypeError(
             f"{name} holds {kind}, expected real numbers; encode or drop the columns that are not "

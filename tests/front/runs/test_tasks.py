@@ -250,6 +250,15 @@ def test_what_cannot_be_fitted_many_times_is_refused(each, message, tmp_path):
         sidebayes.fit_each(each, IRIS.x, num_clusters=2, folder=tmp_path)
 
 
+def test_a_folder_of_fits_has_to_be_one(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ValueError, match="file is a file; name a folder in its place"):
+            sidebayes.fit_each({"a": {"method": "gmm"}}, folder=folder)
+    with pytest.raises(TypeError, match="folder = 3 is no path"):
+        sidebayes.fit_each({"a": {"method": "gmm"}}, folder=3)
+
+
 def test_what_is_not_wanted_is_given_up():
     found = run_tasks(lambda shared, number: number, TASKS, n_jobs=2, title="tried")
     assert next(found) == 0
