@@ -13,6 +13,7 @@ from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 
 from .api import fit, load
+from .common.fields import shown
 from .common.folders import made_folder
 from .results.fit import Fit
 from .runs.arguments import find_method, read_run
@@ -90,7 +91,7 @@ def fit_each(
     """
     if not isinstance(each, Mapping) or not all(isinstance(one, Mapping) for one in each.values()):
         raise TypeError(
-            f"each = {each!r:.60}; pass {{name: arguments of the fit}}, such as {{'em': {{'engine': 'em'}}}}"
+            f"each = {shown(each)}; pass {{name: arguments of the fit}}, such as {{'em': {{'engine': 'em'}}}}"
         )
     if not each:
         raise ValueError("each is empty; pass {name: arguments of the fit, ...}")

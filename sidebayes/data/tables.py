@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..common.arrays import no_array
 from ..common.class_names import named_classes, warn_of_marks
 from ..common.columns import column_names, column_order, of_times, refuse_odd_names
-from ..common.magnitudes import listed, refuse_huge
+from ..common.magnitudes import counted, listed, refuse_huge
 
 __all__ = [
     "as_plain",
@@ -235,7 +235,8 @@ def check_names(names: Any, num_features: int) -> tuple[str, ...]:
     found = tuple(map(str, names))
     if len(found) != num_features:
         raise ValueError(
-            f"feature_names has {len(found)} names for {num_features} features; give one each"
+            f"feature_names has {counted(len(found), 'name')} for {counted(num_features, 'feature')}; give "
+            "one each"
         )
     refuse_odd_names(found, "feature_names")
     return found

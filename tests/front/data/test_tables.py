@@ -114,7 +114,7 @@ def test_names_are_of_the_first_table_that_has_columns():
         ("abcd", TypeError, "a list with one name per feature"),
         (5, TypeError, "a list with one name per feature"),
         (["a", "b", "c\0", "d"], ValueError, "cannot be shown"),
-        (["a"], ValueError, "1 names for 4 features"),
+        (["a"], ValueError, "1 name for 4 features"),
     ],
 )
 def test_names_that_are_refused(names, error, message):
