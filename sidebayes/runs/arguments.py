@@ -103,7 +103,7 @@ def sort_arguments(
             raise checks.takes_no_links(method, signature)
         raise TypeError(
             f"{method} takes {len(positional)} data by position, {positional}; got {len(data)}. Pass "
-            f"options by name{_undeclared(signature, arguments, method, len(surplus))}"
+            f"options by name{_undeclared(signature, arguments, method, surplus)}"
         )
     given = dict(zip(positional, data, strict=False))
     twice = sorted(given.keys() & arguments.keys())
@@ -188,13 +188,20 @@ def _refuse_undeclared(
 
 
 def _undeclared(
-    signature: Signature, arguments: Mapping[str, Any], method: str, number: int
+    signature: Signature, arguments: Mapping[str, Any], method: str, surplus: tuple
 ) -> str:
-    """How the first arguments that are options of a user's own model would be data instead."""
-    names = [name for name in signature.options if name not in arguments][:number]
-    if method in CARDS or not names:
+    """How surplus data, the first options of a user's own model, would be passed or declared instead."""
+    if method in CARDS:
         return ""
-    return f", and annotate what else is data: {checks.as_annotated(names)}"
+    names = [name for name in signature.options if name not in arguments]
+    given = dict(zip(names, surplus, strict=False))
+    several = [name for name, value in given.items() if isinstance(value, Mapping)]
+    others = [name for name in given if name not in several]
+    said = f", and annotate what else is data: {checks.as_annotated(others)}" if others else ""
+    if several:
+        kind = type(given[several[0]]).__name__
+        said = f", {several[0]}=... for the {kind}, or its arrays as arguments of their own{said}"
+    return said
 
 
 def _made_by(signature: Signature) -> str:
