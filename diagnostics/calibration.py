@@ -279,7 +279,9 @@ class Calibration:
 
     def __str__(self) -> str:
         """Name, verdict, table, and what is left out of it."""
-        lines = [f"{self.name}: {self.verdict}", self.table.round(3).to_string()]
+        shown = self.table.round(3)
+        shown["p_value"] = self.table["p_value"].map("{:.2g}".format)
+        lines = [f"{self.name}: {self.verdict}", shown.to_string()]
         if self.untold:
             lines.append(f"Left out, equal to the truth in every draw: {', '.join(self.untold)}.")
         return "\n".join(lines)

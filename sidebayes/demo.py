@@ -99,8 +99,8 @@ def demo(
     """
     console = console or Console()
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder for the fits and the report")
+    if file := next((one for one in (folder, *folder.parents) if one.is_file()), None):
+        raise ValueError(f"{file} is a file; name a folder for the fits and the report")
     folder.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     told = " or ".join(f"{number} on {question}" for question, number in NUM_LINKS.items())

@@ -13,6 +13,7 @@ from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.links import Links
 
 from .common.fields import check_integer
+from .common.magnitudes import counted
 from .estimator_arguments import cut_links, refuse_side_information
 
 __all__ = ["LinkedKFold"]
@@ -103,7 +104,7 @@ class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no type
         number, connected_set = connected_sets(pairs, size)
         if number < self.n_splits:
             raise ValueError(
-                f"links and groups connect the rows into {number} sets, too few for "
+                f"links and groups connect the rows into {counted(number, 'set')}, too few for "
                 f"n_splits = {self.n_splits} folds that no link crosses; use fewer folds, or fewer links"
             )
         yield from super().split(X, y, connected_set)

@@ -13,7 +13,8 @@ from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 
 from .api import fit, load
-from .common.files import as_path
+from .common.fields import shown
+from .common.folders import made_folder
 from .results.fit import Fit
 from .runs.arguments import find_method, read_run
 from .runs.run import Run, stated_options
@@ -90,7 +91,7 @@ def fit_each(
     """
     if not isinstance(each, Mapping) or not all(isinstance(one, Mapping) for one in each.values()):
         raise TypeError(
-            f"each = {each!r:.60}; pass {{name: arguments of the fit}}, such as {{'em': {{'engine': 'em'}}}}"
+            f"each = {shown(each)}; pass {{name: arguments of the fit}}, such as {{'em': {{'engine': 'em'}}}}"
         )
     if not each:
         raise ValueError("each is empty; pass {name: arguments of the fit, ...}")
@@ -107,12 +108,10 @@ def fit_each(
     lacking = [name for name, own in each.items() if "method" not in {**common, **own}]
     if lacking:
         raise TypeError(f"{lacking[0]} has no method; pass method=..., for all fits or in each")
-    place = None if folder is None else as_path(folder)
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-        odd = [name for name in each if Path(f"{name}.nc").name != f"{name}.nc"]
-        if odd:
-            raise ValueError(f"{odd[0]!r} names a fit and cannot name a file; leave out slashes")
+    odd = [name for name in each if Path(f"{name}.nc").name != f"{name}.nc"]
+    if folder is not None and odd:
+        raise ValueError(f"{odd[0]!r} names a fit and cannot name a file; leave out slashes")
+    place = None if folder is None else made_folder(folder)
     found = run_tasks(
         _one,
         (Task(str(name), _Own(str(name), dict(own))) for name, own in each.items()),

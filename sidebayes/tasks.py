@@ -15,6 +15,7 @@ import cloudpickle
 import jax
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
+from joblib.parallel import get_active_backend
 from numpy.typing import NDArray
 
 from sidebayes.guides.engines.plumbing.progress import progress_bar
@@ -57,7 +58,7 @@ def run_tasks(
     """Run independent tasks, and yield their results in order, one by one.
 
     With more than one job, or under ``joblib.parallel_config``, joblib's workers run them: its own
-    processes, or those of Dask or Ray. What all tasks share is pickled once, together with
+    processes, or those of Dask. What all tasks share is pickled once, together with
     functions of the user. Large arrays reach processes of this machine as memory maps; arrays that
     are mapped already are opened again by their path, and arrays on a device travel as NumPy
     arrays. Workers in other processes use one thread each and the program cache of their user.
@@ -84,6 +85,9 @@ def run_tasks(
 
     Raises
     ------
+    ValueError
+        If `n_jobs` is no number of workers, or joblib was told a backend that does not return results
+        one by one.
     Exception
         Of the function, with a note that names the task. Warnings of workers are given here.
     """
@@ -133,6 +137,13 @@ def _away(
     title: str,
     n_jobs: int | None,
 ) -> Iterator[tuple[str, Any]]:
+    backend, _ = get_active_backend()
+    if not backend.supports_return_generator:
+        name = type(backend).__name__.removesuffix("Backend").lower()
+        raise ValueError(
+            f"joblib's backend {name!r} does not return results one by one, and so cannot be used; take "
+            '"loky", "threading" or "dask" in joblib.parallel_config'
+        )
     common = _packed((function, shared, title))
     calls = (delayed(_work)(_process(), _packed(task), *common) for task in tasks)
     results = Parallel(n_jobs=n_jobs, return_as="generator")(calls)

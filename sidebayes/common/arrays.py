@@ -18,6 +18,7 @@ __all__ = [
     "given_array",
     "is_traced",
     "name_array",
+    "no_array",
     "plain_array",
     "point_table",
     "real_array",
@@ -138,12 +139,16 @@ def plain_array(name: str, values: Any) -> NDArray:
     except ValueError:
         raise TypeError(f"{name} = {values!r:.60}; expected rows of one length") from None
     if found.shape == () and found.dtype == object and isinstance(values, Iterable):
-        kind = type(values).__name__
-        remedy = f"{name}.toarray()" if hasattr(values, "toarray") else f"list({name})"
-        raise TypeError(f"{name} is a {kind}, which is no array; pass {remedy}")
+        raise no_array(name, values)
     if found.dtype == object and isinstance(values, _PANDAS):
         return pd.Series(found.ravel()).infer_objects().to_numpy().reshape(found.shape)
     return found
+
+
+def no_array(name: str, values: Any) -> TypeError:
+    """Refusal of sets, iterators and sparse matrices, of which NumPy makes a single object."""
+    remedy = f"{name}.toarray()" if hasattr(values, "toarray") else f"list({name})"
+    return TypeError(f"{name} is a {type(values).__name__}, which is no array; pass {remedy}")
 
 
 def name_array(name: str, values: Any) -> NDArray:

@@ -149,8 +149,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def refuse_unknown_options(owner: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse options that a method or function does not have, naming the nearest.
+def refuse_unknown_options(
+    owner: str, given: Iterable[str], known: Collection[str], data: Collection[str] = ()
+) -> None:
+    """Refuse options that a method or function does not have, naming the nearest, and its `data`.
 
     Raises
     ------
@@ -159,7 +161,8 @@ def refuse_unknown_options(owner: str, given: Iterable[str], known: Collection[s
     for name in given:
         if name not in known:
             raise TypeError(
-                f"{owner} has no option {name!r}{did_you_mean(name, known)}; its options: {sorted(known)}"
+                f"{owner} has no option {name!r}{did_you_mean(name, {*known, *data})}; its options: "
+                f"{sorted(known)}{f', its data: {[*data]}' * bool(data)}"
             )
 
 

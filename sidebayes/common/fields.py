@@ -31,6 +31,7 @@ __all__ = [
     "check_number",
     "check_seed",
     "rebuilt",
+    "shown",
 ]
 
 
@@ -75,6 +76,8 @@ class OneOf:
         return f"one of {list(self.names)}"
 
 
+_MOST_SHOWN = 60
+
 Count = Annotated[int, Range(least=1, below=2**31)]
 Whole = Annotated[int, Range(least=0, below=2**63)]
 NonNegative = Annotated[float, Range(least=0)]
@@ -104,7 +107,7 @@ def check_fields(config: Any) -> None:
             object.__setattr__(config, name, _read(value, hint))
         except _Unfit:
             raise ValueError(
-                f"{kind.__name__}({name}={value!r:.60}): expected {_wanted(hint)}"
+                f"{kind.__name__}({name}={shown(value)}): expected {_wanted(hint)}"
             ) from None
 
 
@@ -128,7 +131,7 @@ def check_integer(name: str, value: Any, least: int = 1, below: int = 2**31) -> 
     except _Unfit:
         huge = isinstance(value, Integral) and int(value) >= below
         wanted = bounds if huge else Range(least=least)
-        raise ValueError(f"{name} = {value!r:.60}; expected an integer {wanted}") from None
+        raise ValueError(f"{name} = {shown(value)}; expected an integer {wanted}") from None
 
 
 def check_seed(seed: Any) -> int:
@@ -146,7 +149,15 @@ def check_number(name: str, value: Any, bounds: Range) -> float:
         return found if is_traced(found) else float(found)
     except _Unfit:
         wanted = f"a finite number {bounds}".rstrip()
-        raise ValueError(f"{name} = {value!r:.60}; expected {wanted}") from None
+        raise ValueError(f"{name} = {shown(value)}; expected {wanted}") from None
+
+
+def shown(value: Any) -> str:
+    """Text of a value in messages: its beginning if it is long, its type if it has no text of its own."""
+    text = repr(value)
+    if text.startswith("<") and text.endswith(">"):
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 class _Unfit(Exception):

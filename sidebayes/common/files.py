@@ -33,6 +33,7 @@ __all__ = [
     "is_damaged",
     "is_sealed",
     "is_swollen",
+    "no_folder",
     "read_table",
     "sealed",
     "stale_parts",
@@ -81,8 +82,8 @@ _FORMATS = (".pdf", ".png", ".svg", ".jpg", ".json", ".xlsx", ".xls", ".pkl", ".
 """Endings that say what a file holds, and no kind has."""
 
 
-def as_path(path: Any) -> Path:
-    """Path of a file, given as text or as a path.
+def as_path(path: Any, name: str = "path") -> Path:
+    """Path of a file or folder, given as text or as a path; `name` is that of the argument, for messages.
 
     Raises
     ------
@@ -92,10 +93,10 @@ def as_path(path: Any) -> Path:
         If it is empty or no system takes it.
     """
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
-        raise TypeError(f"path = {path!r:.80} is no path; give text, such as 'fit.nc', or a Path")
+        raise TypeError(f"{name} = {path!r:.80} is no path; give text, such as 'fit.nc', or a Path")
     if not os.fspath(path) or "\0" in os.fspath(path):
         raise ValueError(
-            f"path = {os.fspath(path)!r:.80} names no file; give one, such as 'fit.nc'"
+            f"{name} = {os.fspath(path)!r:.80} names no file; give one, such as 'fit.nc'"
         )
     try:
         os.stat(path)
@@ -103,10 +104,17 @@ def as_path(path: Any) -> Path:
         pass
     except OSError as error:  # such as a name that is too long
         raise ValueError(
-            f"path = {os.fspath(path)!r:.80} names no file that can be read or written ({error.strerror}); "
+            f"{name} = {os.fspath(path)!r:.80} names no file that can be read or written ({error.strerror}); "
             "give another"
         ) from None
     return Path(path)
+
+
+def no_folder(path: Path) -> ValueError:
+    """Refusal of a folder that is missing, or where a file stands in its place."""
+    if file := next((one for one in (path, *path.parents) if one.is_file()), None):
+        return ValueError(f"{file} is a file; name a folder in its place")
+    return ValueError(f"there is no folder {path}; create it first")
 
 
 def check_writable(path: Any, kind: Kind | None = None) -> Path:
@@ -131,7 +139,7 @@ def check_writable(path: Any, kind: Kind | None = None) -> Path:
     if given.is_dir():
         raise ValueError(f"{given} is a folder; name a file in it")
     if not given.parent.is_dir():
-        raise ValueError(f"there is no folder {given.parent}; create it first")
+        raise no_folder(given.parent)
     where = given if given.exists() else given.parent
     if not os.access(where, os.W_OK):
         raise PermissionError(

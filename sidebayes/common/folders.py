@@ -1,14 +1,38 @@
-"""Folder that is kept between processes, and the check that it belongs to the user alone."""
+"""Folders: of results, and the one that is kept between processes and has to belong to the user alone."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
+from .files import as_path, no_folder
 from .warnings import warn_user
 
-__all__ = ["cache_folder", "is_private"]
+__all__ = ["cache_folder", "is_private", "made_folder"]
+
+
+def made_folder(folder: Any) -> Path:
+    """Folder of results, created if it is missing; an argument `folder`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no path, or a file stands in its place.
+    PermissionError
+        If the user may not write there.
+    """
+    given = as_path(folder, "folder")
+    try:
+        given.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise no_folder(given) from None
+    if not os.access(given, os.W_OK):
+        raise PermissionError(
+            f"{given} may not be written to by this user; change its mode, or name another folder"
+        )
+    return given
 
 
 def cache_folder() -> Path | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..common.arrays import no_array
 from ..common.class_names import named_classes, warn_of_marks
 from ..common.columns import column_names, column_order, of_times, refuse_odd_names
-from ..common.magnitudes import listed, refuse_huge
+from ..common.magnitudes import counted, listed, refuse_huge
 
 __all__ = [
     "as_plain",
@@ -179,6 +180,8 @@ def _numbers(x: Any, name: str) -> NDArray:
     if values is None or values.dtype.kind not in "fiub":
         if said := of_times(x, name):
             raise TypeError(said)
+        if isinstance(x, Iterable) and not np.ndim(x):
+            raise no_array(name, x)
         kind = getattr(np.asanyarray(x), "dtype", "something else")
         raise TypeError(
             f"{name} holds {kind}, expected real numbers; encode or drop the columns that are not "
@@ -233,7 +236,8 @@ def check_names(names: Any, num_features: int) -> tuple[str, ...]:
     found = tuple(map(str, names))
     if len(found) != num_features:
         raise ValueError(
-            f"feature_names has {len(found)} names for {num_features} features; give one each"
+            f"feature_names has {counted(len(found), 'name')} for {counted(num_features, 'feature')}; give "
+            "one each"
         )
     refuse_odd_names(found, "feature_names")
     return found

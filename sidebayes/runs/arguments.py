@@ -21,7 +21,7 @@ from sidebayes.models.blocks.side_information.partial_labels import names_of_cla
 
 from ..common.columns import by_name, column_names
 from ..common.fields import check_seed
-from ..common.magnitudes import check_precision, warn_of_far_rows
+from ..common.magnitudes import check_precision, listed, warn_of_far_rows
 from ..data.shapes.landmark_checks import covariate_column
 from ..data.shapes.landmarks import Landmarks
 from ..data.shapes.registered import RegisteredPoints
@@ -103,7 +103,7 @@ def sort_arguments(
             raise checks.takes_no_links(method, signature)
         raise TypeError(
             f"{method} takes {len(positional)} data by position, {positional}; got {len(data)}. Pass "
-            f"options by name{_undeclared(signature, arguments, method, len(surplus))}"
+            f"options by name{_undeclared(signature, arguments, method, surplus)}"
         )
     given = dict(zip(positional, data, strict=False))
     twice = sorted(given.keys() & arguments.keys())
@@ -114,6 +114,7 @@ def sort_arguments(
     for role in signature.of_kind("table"):
         if isinstance(given.get(role.name), Links | LabelGraph):
             raise checks.takes_no_links(method, signature)
+    rest = {n: v for n, v in arguments.items() if n not in signature}
     missing = [
         role
         for role in signature.data
@@ -123,8 +124,9 @@ def sort_arguments(
         lacking = "; ".join(
             f"{role.name} is missing or None, pass {checks.wanted(role)}" for role in missing
         )
-        raise TypeError(f"{method} lacks data: {lacking}{_made_by(signature)}")
-    rest = {n: v for n, v in arguments.items() if n not in signature}
+        unknown = [name for name in rest if not signature.open and name not in signature.options]
+        also = f". It has no argument {listed([*map(repr, unknown)])}" * bool(unknown)
+        raise TypeError(f"{method} lacks data: {lacking}{_made_by(signature)}{also}")
     if rest.get("links", False) is None:
         del rest["links"]  # no links are none for any method
     return given, rest
@@ -186,13 +188,20 @@ def _refuse_undeclared(
 
 
 def _undeclared(
-    signature: Signature, arguments: Mapping[str, Any], method: str, number: int
+    signature: Signature, arguments: Mapping[str, Any], method: str, surplus: tuple
 ) -> str:
-    """How the first arguments that are options of a user's own model would be data instead."""
-    names = [name for name in signature.options if name not in arguments][:number]
-    if method in CARDS or not names:
+    """How surplus data, the first options of a user's own model, would be passed or declared instead."""
+    if method in CARDS:
         return ""
-    return f", and annotate what else is data: {checks.as_annotated(names)}"
+    names = [name for name in signature.options if name not in arguments]
+    given = dict(zip(names, surplus, strict=False))
+    several = [name for name, value in given.items() if isinstance(value, Mapping)]
+    others = [name for name in given if name not in several]
+    said = f", and annotate what else is data: {checks.as_annotated(others)}" if others else ""
+    if several:
+        kind = type(given[several[0]]).__name__
+        said = f", {several[0]}=... for the {kind}, or its arrays as arguments of their own{said}"
+    return said
 
 
 def _made_by(signature: Signature) -> str:

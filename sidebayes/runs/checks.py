@@ -291,7 +291,7 @@ def check_options(
                     f"{method} has no option {name!r}, which is a setting of the engine; pass "
                     f"engine={type(engine).__name__}({name}={options[name]!r:.60})"
                 )
-            refuse_unknown_options(method, [name], known)
+            refuse_unknown_options(method, [name], known, [role.name for role in signature.data])
 
 
 def require_options(

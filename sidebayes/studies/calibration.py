@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -73,7 +72,7 @@ def calibrate(
     Parameters
     ----------
     method : str or callable
-        Name of a card, or a model that simulates `num_points` rows when ``x`` is None.
+        Name of a card, or a model that simulates `num_points` rows when its table is None.
     engine : str or engine
         An engine that draws from the posterior.
     num_points : int, optional
@@ -205,15 +204,14 @@ def _rows_of_points(
     model, name = blank.model, blank.method
     assert model is not None  # it was just found
     signature = signature_of(model)
-    if (num_points is None) == (x is None):
-        raise TypeError("pass either num_points, or x where features are given and not drawn")
+    checks.check_options(signature, options, name)
+    _check_draws(signature, name, num_points, x)
     if x is not None:
         x = check_data(x)
         num_points = len(x)
     num_points = check_integer("num_points", num_points)
     if "num_clusters" in signature.options:
         clusters_asked(model, options, num_points)
-    checks.check_options(signature, options, name)
     table, ties = _roles(signature, links, name, _outcome(model, x, num_points, options))
     partial = signature.of_kind("labels")
 
@@ -224,6 +222,12 @@ def _rows_of_points(
     template = run_on(np.zeros((num_points, 1)), links)
     graph = template.graph(signature.of_kind("links")[0], num_points) if ties else None
     truths, data, agree = _simulate(model, x, graph, num_points, options, size, blank.seed, table)
+    if x is not None and agree is None and not any(role.name in truths for role in partial):
+        stated = ", or pass links that are read as statements" * bool(ties)
+        raise ValueError(
+            f"{name} draws nothing beside x, which is given; let it draw num_points rows when {table} is "
+            f"None{stated}"
+        )
     if agree is not None and links is not None and links.hard.any():
         raise ValueError(
             "hard links cannot be simulated as statements; make them soft, links.with_strength(2.0)"
@@ -237,6 +241,30 @@ def _rows_of_points(
         # sites that are called like an argument are data besides the table, as known classes are
         known = {r.name: PartialLabels(truth.pop(r.name)) for r in partial if r.name in truth}
         yield truth, run_on(data[number], said, blank.seed + number, **known)
+
+
+def _check_draws(
+    signature: Signature, name: str, num_points: int | None, x: ArrayLike | None
+) -> None:
+    """Refuse calls from which nothing can be drawn, and say what to pass."""
+    tables = [role.name for role in signature.of_kind("table")]
+    if "num_points" in signature.options:
+        if x is not None:
+            raise TypeError(f"{name} draws its rows itself; pass num_points in place of x")
+        if num_points is None:
+            raise TypeError(f"{name} needs num_points=..., the number of rows to draw")
+    elif len(tables) > 1:
+        leave = "" if num_points is None and x is None else "leave num_points and x out, and "
+        raise TypeError(
+            f"{name} has no parameter num_points; {leave}pass by name the data that are held, all of "
+            f"{tables} but the outcomes, which are drawn"
+        )
+    elif num_points is not None or x is None:
+        stated = ", or pass x alone if only what links state is drawn"
+        raise TypeError(
+            f"{name} has no parameter num_points, so it cannot simulate; let it draw num_points rows "
+            f"when {tables[0]} is None{stated * bool(signature.of_kind('links'))}"
+        )
 
 
 def _ranks(
@@ -300,14 +328,6 @@ def _simulate(
 ) -> tuple[dict[str, NDArray], NDArray, NDArray | None]:
     """Draw parameters, data, and whether labels of statements agree; the first axis numbers simulations."""
     options, name = dict(options), getattr(model, "__name__", "the model")
-    draws_rows = "num_points" in inspect.signature(model).parameters
-    if x is None and not draws_rows:
-        raise TypeError(
-            f"{name} has no parameter num_points, so it cannot simulate; let it draw num_points rows "
-            "when x is None, or pass x if features are given"
-        )
-    if x is not None and draws_rows:
-        raise TypeError(f"{name} draws its rows itself; pass num_points in place of x")
     if x is None:
         options["num_points"] = num_points
     args = (None if x is None else jnp.asarray(x), *([] if graph is None else [graph]))

@@ -17,7 +17,8 @@ from sidebayes.diagnostics.comparison.ties import (
 from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.base import Evidence
 
-from ..common.fields import Range, check_integer, check_number
+from ..common.fields import Range, check_integer, check_number, shown
+from ..common.magnitudes import counted
 from ..common.warnings import warn_user
 from ..results.fit import Fit
 
@@ -99,7 +100,7 @@ class NumberChoice:
             said += [*self._without_evidence(), *self._tied_in_evidence()]
         if self.fit is not None and self.fit.verdict[0] == "bad":
             said.append(
-                f"the fit of {self.number} {self.what} is not to be trusted: {self.fit.verdict[1]}"
+                f"the fit of {self._counted(self.number)} is not to be trusted: {self.fit.verdict[1]}"
             )
         return "; ".join(said)
 
@@ -147,12 +148,15 @@ class NumberChoice:
         tried = self.path.index[self.path.drop(columns="chosen").notna().any(axis=1)]
         best = self.number if reached is None else reached
         if len(self.path) < 2:
-            return ""
+            return (
+                f"{best} is the only number of {self.what} that was tried: try others ({argument})"
+            )
         if best == tried.max():
             most = self.path.index.max()
             if most > best:
+                are = "is" if best == 1 else "are"
                 return (
-                    f"{best} {self.what} are the most that could be fitted, of up to {most} tried; the "
+                    f"{self._counted(best)} {are} the most that could be fitted, of up to {most} tried; the "
                     "criterion may favour more"
                 )
             return (
@@ -172,9 +176,12 @@ class NumberChoice:
             )
         return ""
 
+    def _counted(self, number: int) -> str:
+        return counted(number, self.what.removesuffix("s"))
+
     def __repr__(self) -> str:
         """The table, and what is to be said of the choice."""
-        head = f"{self.number} {self.what} chosen of {len(self.path)} numbers tried"
+        head = f"{self._counted(self.number)} chosen of {counted(len(self.path), 'number')} tried"
         lost = (f"num_clusters = {number} has no fit: {why}" for number, why in self.lost.items())
         said = (head, self.edge, self.doubts, *lost, self.path.to_string())
         return "\n".join(filter(None, said))
@@ -214,7 +221,7 @@ def read_numbers(argument: str, given: Any, example: str) -> list[int]:
         If these are no positive whole numbers, or none are given.
     """
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise TypeError(f"{argument} = {given!r:.60}; pass several numbers, such as {example}")
+        raise TypeError(f"{argument} = {shown(given)}; pass several numbers, such as {example}")
     tried = sorted({check_integer(argument, one) for one in given})
     if not tried:
         raise ValueError(f"{argument} is empty; give one at least, such as {example}")
@@ -234,7 +241,7 @@ def read_strengths(given: Any) -> list[float]:
         If these are no positive numbers, or none are given.
     """
     if isinstance(given, str) or not (isinstance(given, Sequence) or np.ndim(given) == 1):
-        raise TypeError(f"strengths = {given!r:.60}; pass several numbers, such as (1.0, 10.0)")
+        raise TypeError(f"strengths = {shown(given)}; pass several numbers, such as (1.0, 10.0)")
     tried = [check_number("strengths", one, Range(above=0)) for one in given]
     if not tried:
         raise ValueError("strengths is empty; give one at least, such as strengths=(10.0,)")

@@ -22,6 +22,7 @@ from sidebayes.models.blocks.side_information.partial_labels import TooFewCluste
 
 from ..api import fit
 from ..common.fields import check_seed
+from ..common.magnitudes import counted
 from ..common.warnings import told_once
 from ..results.fit import Fit
 from ..results.scores.validation import refuse_no_likelihood
@@ -179,7 +180,7 @@ def select_components(
             "criterion='bic'"
         )
     one = partial(run, *data, progress=False, **given, **arguments)
-    tasks = (Task(f"{number} components", number) for number in tried)
+    tasks = (Task(counted(number, "component"), number) for number in tried)
     fit_one = partial(_with_evidence, engines) if by_evidence else partial(_fitted, engine)
     found = run_tasks(
         fit_one,

@@ -16,6 +16,7 @@ from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
 
 from ..api import fit
 from ..common.fields import check_seed
+from ..common.magnitudes import counted
 from ..common.warnings import warn_user
 from ..results.fit import Fit
 from ..results.positions import WIDE
@@ -115,7 +116,7 @@ def select_dimensions(
     if surplus := sorted(arguments.keys() & {"num_dimensions", "method"}):
         raise TypeError(f"{surplus} cannot be given: select_dimensions chooses them")
     run = partial(fit, "geodesic_embedding", *data, engine=engine, seed=check_seed(seed))
-    tasks = (Task(f"{number} dimensions", number) for number in tried)
+    tasks = (Task(counted(number, "dimension"), number) for number in tried)
     results = run_tasks(
         _scored,
         tasks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from sidebayes.diagnostics.comparison.measure import measure
@@ -27,6 +27,10 @@ _WITNESS = 1000.0
 """Effective draws of the samplers that have to agree."""
 _FEWEST, _MOST = 2.0, 10.0
 """Factors by which a run is lengthened at a time."""
+_APART, _NO_CLOSER = 1.05, 0.75
+"""R-hat above which chains disagree, and the share of R-hat - 1 above which more draws do not help."""
+_ACCEPT = 0.8, 0.95, 0.99
+"""Values of `target_accept`: the next one where trajectories diverge."""
 _SPREAD = 1.0
 """Standard deviation of the starts, in unconstrained units, where the prior cannot be drawn from."""
 _ALIKE = ("reference", "agrees")
@@ -43,11 +47,13 @@ def reference(
 ) -> Fit:
     """Sample a posterior until two samplers with separate starts agree, to measure fits against.
 
-    NUTS starts at a mode, and runs until R-hat is below 1.005 and it has `ess` effective draws.
+    NUTS starts at a mode, and runs until R-hat is below 1.005 and it has `ess` effective draws. Where
+    trajectories diverge, it draws anew with `target_accept` raised from 0.8 to 0.95, and to 0.99.
     Sequential Monte Carlo starts at draws of the prior, and runs until it has 1,000. Where a prior
     is improper, NUTS starts again from points spread about the mode. If NUTS and sequential Monte
-    Carlo differ, for example because the posterior has several modes, nested sampling starts at the
-    prior too. If it agrees with sequential Monte Carlo, the latter is run on to `ess`.
+    Carlo differ, or chains of NUTS do not mix, for example because the posterior has several modes,
+    nested sampling starts at the prior too. If it agrees with sequential Monte Carlo, the latter is
+    run on to `ess`.
 
     Parameters
     ----------
@@ -79,48 +85,94 @@ def reference(
     most = check_integer("max_draws", max_draws, 1000)
     run = partial(fit, method, *data, progress=progress, **arguments)
     seed = check_seed(seed)
-    mode = _long_enough(lambda n: run(engine=NUTS(num_samples=n), seed=seed), 2000, ess, most)
-    fits = {"NUTS from a mode": mode}
-    if _has_proper_prior(mode):
-
-        def by_particles(number: int) -> Fit:
-            return run(engine=SMC(num_particles=number), seed=seed + 1)
-
-        prior = _long_enough(by_particles, 1000, _WITNESS, most)
-        fits["SMC from the prior"] = prior
+    chains = _Chains(run)
+    mode = _lengthened(partial(chains.draw, seed=seed), 2000, ess, most, stop_apart=True)
+    if mode.convergence["rhat"] <= _APART:
+        _check_length(mode, ess, most)
+    fits = {_from_mode(mode): mode}
+    if not _has_proper_prior(mode):
+        spread = chains.draw(min(2000, most), seed=seed + 1, jitter=_SPREAD)
+        fits["NUTS from spread starts"] = spread
         difference = _difference(fits)
         if not difference:
             return _marked(mode, fits)
-        nested = run(engine=NestedSlice(), seed=seed + 2)
-        others = {"SMC": prior, "nested sampling from the prior": nested}
-        if not _difference(others):
-            size = prior.config.num_particles  # type: ignore[attr-defined]
-            return _marked(_long_enough(by_particles, size, ess, most), others)
-    else:
-        start = NUTS(num_samples=2000, jitter=_SPREAD)
-        fits["NUTS from spread starts"] = run(engine=start, seed=seed + 1)
-        difference = _difference(fits)
-        if not difference:
-            return _marked(mode, fits)
-    raise FitError(f"no reference: {difference}", mode.params)
+        proper = "Make all priors proper, so that samplers can start at draws of them"
+        raise FitError(f"no reference: {difference} {proper}", mode.params)
+
+    def by_particles(number: int) -> Fit:
+        return run(engine=SMC(num_particles=number), seed=seed + 1)
+
+    prior = _lengthened(by_particles, 1000, _WITNESS, most)
+    _check_length(prior, _WITNESS, most)
+    fits["SMC from the prior"] = prior
+    difference = _difference(fits)
+    if not difference:
+        return _marked(mode, fits)
+    nested = run(engine=NestedSlice(), seed=seed + 2)
+    others = {"SMC": prior, "nested sampling from the prior": nested}
+    also = _difference(others)
+    if also:
+        raise FitError(f"no reference: {difference} {also}", mode.params)
+    size = prior.config.num_particles  # type: ignore[attr-defined]
+    found = _lengthened(by_particles, size, ess, most)
+    _check_length(found, ess, most)
+    return _marked(found, others)
 
 
-def _long_enough(run: Callable[[int], Fit], number: int, ess: float, most: int) -> Fit:
-    """Run with ever more draws, until they are as many effective ones as asked."""
+class _Chains:
+    """Chains of NUTS, drawn anew with a higher `target_accept` where trajectories diverge."""
+
+    def __init__(self, run: Callable[..., Fit]):
+        self.run, self.accepts = run, [*_ACCEPT]
+
+    def draw(self, number: int, *, seed: int, jitter: float = NUTS.jitter) -> Fit:
+        while True:
+            engine = NUTS(num_samples=number, target_accept=self.accepts[0], jitter=jitter)
+            found = self.run(engine=engine, seed=seed)
+            if len(self.accepts) == 1 or not found.tree["sample_stats"]["diverging"].any():
+                return found
+            del self.accepts[0]
+
+
+def _from_mode(found: Fit) -> str:
+    """Name of the chains that start at a mode, with the `target_accept` that they needed."""
+    accept = found.config.target_accept  # type: ignore[attr-defined]
+    raised = f" at target_accept = {accept}" if accept > _ACCEPT[0] else ""
+    return f"NUTS from a mode{raised}"
+
+
+def _lengthened(
+    run: Callable[[int], Fit], number: int, ess: float, most: int, *, stop_apart: bool = False
+) -> Fit:
+    """Run with ever more draws, until they are as many effective ones as asked, or `most`.
+
+    With `stop_apart`, end too where chains disagree and more draws bring them no closer.
+    """
+    number, apart = min(number, most), inf
     while True:
         found = run(number)
-        got = found.convergence
-        if got["rhat"] <= _RHAT and got["ess"] >= ess:
+        rhat, got = found.convergence["rhat"], found.convergence["ess"]
+        if (rhat <= _RHAT and got >= ess) or number >= most:
             return found
-        if number >= most:
-            raise FitError(
-                f"no reference: {found.engine} has R-hat {got['rhat']:.3f} and {got['ess']:.0f} effective "
-                f"draws from max_draws = {most}; {_RHAT} and {ess:.0f} are asked. Raise max_draws, or "
-                "reparametrise the model",
-                found.params,
-            )
-        factor = min(max(1.2 * ess / max(got["ess"], 1.0), _FEWEST), _MOST)
+        longest = _MOST
+        if stop_apart and rhat > _APART:
+            if rhat - 1 > _NO_CLOSER * apart:
+                return found
+            apart, longest = rhat - 1, _FEWEST
+        factor = min(max(1.2 * ess / max(got, 1.0), _FEWEST), longest)
         number = min(ceil(number * factor), most)
+
+
+def _check_length(found: Fit, ess: float, most: int) -> None:
+    """Refuse runs that ended before they had the draws that are asked."""
+    rhat, got = found.convergence["rhat"], found.convergence["ess"]
+    if rhat > _RHAT or got < ess:
+        raise FitError(
+            f"no reference: {found.engine} has R-hat {rhat:.3f} and {got:.0f} effective draws from max_draws "
+            f"= {most} per chain; {_RHAT} and {ess:.0f} are asked. Raise max_draws, or reparametrise the "
+            "model",
+            found.params,
+        )
 
 
 def _has_proper_prior(found: Fit) -> bool:
@@ -141,7 +193,13 @@ def _difference(fits: Mapping[str, Fit]) -> str:
         if shifted
         else f"{' and '.join(fits)} cannot be compared"
     )
-    return f"{apart}. {' '.join(notes)}".strip()
+    bad = [_of_itself(name, fit) for name, fit in fits.items() if fit.verdict[0] == "bad"]
+    return " ".join([f"{apart}.", *bad[:1], *notes])  # the same is the matter with both
+
+
+def _of_itself(name: str, fit: Fit) -> str:
+    """The verdict on one fit by its own run."""
+    return f"{name}: {fit.verdict[1]}"
 
 
 def _marked(found: Fit, alike: Mapping[str, Fit]) -> Fit:

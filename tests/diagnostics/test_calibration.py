@@ -48,6 +48,13 @@ def test_overconfidence_is_found():
     assert result.table.loc["f"].coverage_90 < 0.8
 
 
+def test_small_p_values_are_not_rounded_to_zero():
+    result = Calibration("narrow", ranks(spread=0.4))
+    small = f"{result.table.loc['f'].p_value:.2g}"
+    assert 0 < float(small) < 5e-4
+    assert small in str(result).splitlines()[-1]
+
+
 def test_bias_is_found():
     result = Calibration("biased", ranks(shift=0.4))
     assert "the mean rank of the truth is" in result.verdict

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sidebayes.common.files import as_path, stale_parts, write_whole
+from sidebayes.common.files import as_path, no_folder, stale_parts, write_whole
 from sidebayes.common.warnings import warn_user
 
 from ..base import Engine, Keeper, Problem
@@ -49,7 +49,7 @@ def check_checkpoint(path: Any) -> str:
         if file.is_dir():
             raise ValueError("it is a folder; name a file in it")
         if not file.parent.is_dir():
-            raise ValueError(f"there is no folder {file.parent}; create it first")
+            raise no_folder(file.parent)
         _refuse_foreign(file)
     except ValueError as error:
         raise ValueError(f"checkpoint = {os.fspath(path)!r:.80}: {error}") from None

@@ -43,6 +43,9 @@ _FIRST = 4
 _FACTORS = np.array([1.0, -1.0, 0.25, -0.25, 0.05, -0.05, 0.01, -0.01, 1e-3, -1e-3, 0.0])
 """Factors of moves from a mode, in the order in which they are tried."""
 
+_HIGH = 0.99
+"""Acceptance of trajectories from which on a higher one hardly helps."""
+
 
 def chain_starts(
     problem: Problem, seed: int, num_chains: int, init: Mapping[str, Any] | None, jitter: float
@@ -257,7 +260,7 @@ def sampled(
     Parameters
     ----------
     engine : Engine
-        Has fields `num_chains` and `num_samples`.
+        Has fields `num_chains`, `num_samples` and `target_accept`.
     problem : Problem
     draws, stats : dict of ndarray, shape (chain, draw, ...)
     remark : str
@@ -265,7 +268,7 @@ def sampled(
     seconds, approximate
         See `EngineResult`.
     """
-    message, sound = divergences(problem, stats)
+    message, sound = divergences(problem, stats, engine.target_accept)
     message = f"{type(engine).__name__} drew {engine.num_chains} x {engine.num_samples} {message}"
     return EngineResult(
         engine=engine.name,
@@ -279,7 +282,9 @@ def sampled(
     )
 
 
-def divergences(problem: Problem, stats: dict[str, NDArray], where: str = "") -> tuple[str, bool]:
+def divergences(
+    problem: Problem, stats: dict[str, NDArray], target_accept: float, where: str = ""
+) -> tuple[str, bool]:
     """Return text on divergences for a message, and whether fewer than one in a hundred draws has one.
 
     Parameters
@@ -287,12 +292,21 @@ def divergences(problem: Problem, stats: dict[str, NDArray], where: str = "") ->
     problem : Problem
     stats : dict of ndarray
         Has ``diverging``, shape (chain, draw).
+    target_accept : float
+        Of the trajectories.
     where : str
         Text after their number.
     """
     number = int(stats["diverging"].sum())
     said = f"with {number} divergence{'s' * (number != 1)}{where}"
     if number:
-        funnel = "raise target_accept, or check the prior for a funnel"
-        said += f"; {out_of_range(problem) or funnel}"
+        if cause := out_of_range(problem):
+            said += f"; {cause}"
+        elif target_accept < _HIGH:
+            said += "; raise target_accept, or check the prior for a funnel"
+        else:
+            said += (
+                f" at target_accept = {target_accept:g}; check the prior for a funnel, or reparametrise "
+                "the model"
+            )
     return said, number < 0.01 * stats["diverging"].size

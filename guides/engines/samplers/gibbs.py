@@ -336,7 +336,8 @@ class BlockedGibbs(KeptEngine):
         message = f"Gibbs drew {self.num_chains} x {self.num_samples}"
         sound = True
         if "diverging" in stats:
-            said, sound = divergences(problem, stats, " of NUTS on sites that are not conjugate")
+            where = " of NUTS on sites that are not conjugate"
+            said, sound = divergences(problem, stats, self.target_accept, where)
             message += f" {said}"
         return EngineResult(
             engine=self.name,

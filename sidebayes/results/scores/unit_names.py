@@ -1,4 +1,4 @@
-"""Names of the units whose scores stand side by side."""
+"""Names of the units whose scores stand side by side, and whether these are many enough."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from numpyro.distributions import biject_to
 from xarray import DataArray
 
-from sidebayes.guides.engines.problem.density import abstract_trace
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.guides.engines.problem.units import Layout, lay_out_units, observed_units
 
+from ...common.magnitudes import counted
+from ...common.warnings import warn_user
 from ...runs.run import Run
 from ...runs.stored import coordinates
 from ..base.fit_base import FitBase
 
-__all__ = ["by_unit", "num_observations", "observed_terms", "unit_names", "units_of_terms"]
+__all__ = [
+    "by_unit",
+    "num_observations",
+    "observed_terms",
+    "unit_names",
+    "units_of_terms",
+    "warn_of_few",
+]
+
+_FEW = 5
+"""Scores below which their sum and its standard error are chance."""
 
 
 def units_of_terms(fit: FitBase) -> dict[str, NDArray[np.int64]]:
@@ -90,3 +103,41 @@ def by_unit(name: str, values: NDArray, names: NDArray[np.object_] | None) -> Da
     """Values of units; without names where these are not known."""
     coords = None if names is None else {"unit": names}
     return DataArray(values, dims="unit", coords=coords, name=name)
+
+
+def warn_of_few(fit: FitBase, num_units: int, num_rows: int, num_fitted: int) -> None:
+    """Warn where scores are few, or where folds leave fewer rows than a point fit has free parameters.
+
+    Parameters
+    ----------
+    fit : FitBase
+        To all rows.
+    num_units : int
+        Number of scores.
+    num_rows : int
+    num_fitted : int
+        Least number of rows that are fitted without a fold.
+    """
+    said = []
+    if num_units < _FEW:
+        said.append(
+            f"the score and its standard error are of {counted(num_units, 'unit')}, too few to judge a model"
+        )
+    if fit.tree["posterior"].attrs["point_estimate"]:
+        own = set(fit.run.sized_by_units)
+        with fit.run.precision:
+            sites = latent_sites(abstract_trace(fit.run.problem)).items()
+            shapes = [
+                biject_to(site["fn"].support).inverse_shape(site["value"].shape)
+                for name, site in sites
+                if name not in own
+            ]
+        number = sum(map(math.prod, shapes))
+        if num_fitted < number and (said or num_rows >= number):
+            said.append(
+                f"fits without a fold have {counted(num_fitted, 'row')} for "
+                f"{counted(number, 'free parameter')}, so that the score depends on the prior; take more "
+                "folds (num_folds), or fewer parameters"
+            )
+    if said:
+        warn_user("; ".join(said))

@@ -27,7 +27,7 @@ from ...runs.run import Run
 from ...tasks import Task, run_tasks
 from ..base.fit_base import FitBase
 from ..base.other_rows import joined_units, refuse_reading_others, sum_by_unit
-from .unit_names import by_unit, num_observations, observed_terms, unit_names
+from .unit_names import by_unit, num_observations, observed_terms, unit_names, warn_of_few
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOOKFold
@@ -169,6 +169,8 @@ def kfold(
         if refit.doubt:
             unsettled[number] = refit.doubt
     warn_of_unsettled("on folds", unsettled)
+    left = np.bincount(fold[flat], minlength=num_folds)
+    warn_of_few(fit, int(units.observed.sum()), len(flat), len(flat) - int(left.max()))
     elpd, inside = elpd[units.observed], _by_joined_unit(fit, units.layout, unit)[units.observed]
     names = unit_names(fit.run, unit)[units.observed]
     return ELPDDataLOOKFold(

@@ -74,6 +74,7 @@ def test_the_new_file_takes_mode_and_place_of_the_old(tmp_path):
 
 
 def test_refusals(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
     for bad, error, message in (
         (3, TypeError, "path = 3 is no path"),
         ("", ValueError, "names no file"),
@@ -81,6 +82,7 @@ def test_refusals(tmp_path, monkeypatch):
         ("x" * 5000, ValueError, "too long"),
         (tmp_path, ValueError, "is a folder; name a file in it"),
         (tmp_path / "no" / "a", ValueError, "there is no folder .*no; create it first"),
+        (tmp_path / "file" / "a" / "b", ValueError, "file is a file; name a folder in its place"),
     ):
         with pytest.raises(error, match=message):
             check_writable(bad)

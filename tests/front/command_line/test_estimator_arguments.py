@@ -49,6 +49,11 @@ def test_folds_of_fewer_rows_than_links_refer_to_are_refused():
         next(LinkedKFold(LINKS, 2).split(X[:5]))
 
 
+def test_folds_that_links_leave_no_room_for_are_refused():
+    with pytest.raises(ValueError, match="connect the rows into 1 set, too few for n_splits = 2"):
+        next(LinkedKFold(Links.must_link([[0, 1], [1, 2]]), 2).split(X[:3]))
+
+
 def test_classes_as_y_are_ignored_and_links_by_name_are_used():
     fitted = QUICK.fit(X, np.arange(12) % 2, links=LINKS)
     np.testing.assert_array_equal(

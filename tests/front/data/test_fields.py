@@ -15,7 +15,7 @@ from sidebayes.models.blocks.embedding.positions import point_scale
 from sidebayes.models.blocks.kernels.curve_checks import check_inducing
 
 import sidebayes as sb
-from sidebayes.common.fields import check_integer
+from sidebayes.common.fields import check_integer, shown
 from sidebayes.results.base.intervals import check_probability
 from sidebayes.runs import record
 from sidebayes.runs.zoo import ENGINES
@@ -175,3 +175,11 @@ def test_arguments_of_models_may_be_numbers_of_numpy(kind):
 def test_integers_of_numpy_that_are_huge_are_told_their_bound():
     with pytest.raises(ValueError, match=r"expected an integer >= 1 and < 2\^31"):
         check_integer("size", np.int64(2**40))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3, "3"), ("a" * 80, f"'{'a' * 59}..."), (iter(()), "<tuple_iterator>"), (len, "<builtin")],
+)
+def test_values_are_shown_whole_or_cut_visibly(value, text):
+    assert shown(value).startswith(text)

@@ -101,6 +101,11 @@ CASES = {
         TypeError,
         r"plain takes 1 data by position, \['x'\]; got 2.*annotate what else is data: known: Annotated",
     ),
+    "a dict by position": (
+        lambda: fit(plain, X, {"a": X}),
+        TypeError,
+        "got 2. Pass options by name, known=... for the dict, or its arrays as arguments of their own$",
+    ),
     "too few data": (
         lambda: fit(growth, Y, TIMES),
         TypeError,

@@ -88,6 +88,14 @@ def regression(
     numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
 
 
+@pytest.mark.parametrize("of", [iter, lambda x: map(list, x), lambda x: (row for row in x)])
+def test_what_yields_rows_is_no_table(of):
+    rows = of(np.eye(3))
+    kind = type(rows).__name__
+    with pytest.raises(TypeError, match=rf"y is a {kind}, which is no array; pass list\(y\)"):
+        check_data(rows, "y")
+
+
 def test_names_are_of_the_first_table_that_has_columns():
     engine = sb.MAP(num_restarts=1)
     fit = sb.fit(regression, FRAME["a"], FRAME[["b", "c"]], engine=engine, progress=False)
@@ -106,7 +114,7 @@ def test_names_are_of_the_first_table_that_has_columns():
         ("abcd", TypeError, "a list with one name per feature"),
         (5, TypeError, "a list with one name per feature"),
         (["a", "b", "c\0", "d"], ValueError, "cannot be shown"),
-        (["a"], ValueError, "1 names for 4 features"),
+        (["a"], ValueError, "1 name for 4 features"),
     ],
 )
 def test_names_that_are_refused(names, error, message):

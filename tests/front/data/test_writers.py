@@ -159,9 +159,10 @@ def test_labels_replace_labels_and_links_links(tmp_path):
 
 def test_demo_needs_a_folder(tmp_path):
     (tmp_path / "file").touch()
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
-    assert result.exit_code == 2
-    assert "is a file; name a folder" in result.stderr
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        result = CliRunner().invoke(app, ["demo", "--out", str(out)])
+        assert result.exit_code == 2
+        assert "file is a file; name a folder" in result.stderr
 
 
 def test_a_missing_package_is_one_line(tmp_path, monkeypatch):

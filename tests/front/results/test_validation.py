@@ -26,6 +26,7 @@ from sidebayes import (
     Links,
     SideBayesWarning,
 )
+from sidebayes.results.scores.unit_names import warn_of_few
 from sidebayes.results.scores.validation import deal_folds
 from tests.reference.brute_force import enumerate_labelings, infer
 
@@ -124,6 +125,19 @@ def test_folds_that_do_not_converge_are_named():
         SideBayesWarning, match=r"did not converge on folds \[0, 1\]; the first of them: "
     ):
         assert fit.kfold(2).warning
+
+
+def test_few_units_and_few_rows_are_said():
+    few = sidebayes.fit(one_normal, X[:4], engine=Quantiles())
+    with pytest.warns(SideBayesWarning, match="standard error are of 4 units, too few to judge"):
+        few.kfold(2, progress=False)
+    params = {"weights": [1.0], "mean": np.zeros((1, 2)), "covariance": np.eye(2)[None]}
+    x = np.random.default_rng(0).normal(size=(16, 2))
+    point = sidebayes.fit("gmm", x, num_clusters=1, engine=Told(params, []))
+    with pytest.warns(SideBayesWarning, match="have 4 rows for 5 free parameters.*take more folds"):
+        warn_of_few(point, 16, 16, 4)
+    warn_of_few(point, 16, 16, 5)
+    warn_of_few(point, 16, 4, 2)  # as the fit itself: nothing that folds bring about
 
 
 ROWS = np.array([[0.0], [0.9], [2.8], [3.3], [0.2], [1.9], [0.6], [2.6], [-0.8], [3.6]])

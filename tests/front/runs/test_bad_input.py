@@ -345,6 +345,8 @@ def test_all_options_of_a_model_are_listed():
 
     with pytest.raises(TypeError, match=r"'num_clusters'\?\); its options: \['num_clusters'\]"):
         fit(model, np.eye(3), num_cluster=2)
+    with pytest.raises(TypeError, match="lacks data: x is missing .*It has no argument 'y'$"):
+        fit(model, y=np.eye(3))
 
 
 def table_of_visits():

@@ -47,6 +47,10 @@ def fails(shared, number):
     return number
 
 
+def returns(shared, number):
+    return number
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _workers_use_the_cache_of_the_tests():
     with pytest.MonkeyPatch.context() as patch:
@@ -98,6 +102,16 @@ def test_an_error_names_the_task(n_jobs):
 def test_numbers_of_jobs_are_checked(wrong):
     with pytest.raises(ValueError, match="n_jobs"):
         run(None, wrong, fails)
+
+
+def test_backends_that_return_all_at_once_are_refused():
+    with joblib.parallel_config("threading", n_jobs=2):
+        assert run(None, None, returns) == [0, 1, 2, 3]
+    with (
+        joblib.parallel_config("multiprocessing", n_jobs=2),
+        pytest.raises(ValueError, match="backend 'multiprocessing' .* cannot be used; take"),
+    ):
+        run(None, None, returns)
 
 
 def normal(x=None, num_points=None):
@@ -234,6 +248,15 @@ def test_a_cluster_of_dask_does_the_work(shared):
 def test_what_cannot_be_fitted_many_times_is_refused(each, message, tmp_path):
     with pytest.raises((TypeError, ValueError), match=message):
         sidebayes.fit_each(each, IRIS.x, num_clusters=2, folder=tmp_path)
+
+
+def test_a_folder_of_fits_has_to_be_one(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ValueError, match="file is a file; name a folder in its place"):
+            sidebayes.fit_each({"a": {"method": "gmm"}}, folder=folder)
+    with pytest.raises(TypeError, match="folder = 3 is no path"):
+        sidebayes.fit_each({"a": {"method": "gmm"}}, folder=3)
 
 
 def test_what_is_not_wanted_is_given_up():

@@ -165,7 +165,7 @@ def test_bad_input():
         calibrate("soft_kmeans", "em", num_points=10, num_clusters=2)
     with pytest.raises(TypeError, match="draws its rows itself"):
         calibrate("gmm", "nuts", x=np.eye(4), num_clusters=2)
-    with pytest.raises(TypeError, match="either num_points, or x"):
+    with pytest.raises(TypeError, match=r"gmm needs num_points=\.\.\., the number of rows"):
         calibrate("gmm", "nuts", num_clusters=2)
     with pytest.raises(ValueError, match="num_simulations = 3"):
         calibrate(shifted, "nuts", num_points=5, num_simulations=3)
@@ -182,6 +182,25 @@ def test_bad_input():
         calibrate("latent_shape", "nuts", num_points=5)
     with pytest.raises(FitError, match="all 25 fits failed"):
         run(Conjugate(num_draws=0))
+
+
+def shift_of(y: Annotated[Any, "rows"]):
+    """The same with one table, and no rows to draw."""
+    sloped(y, np.ones(len(y)))
+
+
+def test_what_is_missing_is_called_as_the_model_calls_it():
+    unknown = r"sloped has no option 'dose' \(did you mean 'doses'\?\); its options: \[\], its data"
+    for given in ({}, {"doses": np.ones(5)}, {"num_points": 5}):
+        with pytest.raises(TypeError, match=unknown):
+            calibrate(sloped, Conjugate(), dose=np.ones(5), **given)
+    with pytest.raises(TypeError, match="pass by name the .* held, all of .'y', 'doses'. but the"):
+        calibrate(sloped, Conjugate())
+    for given in ({}, {"num_points": 5}):
+        with pytest.raises(TypeError, match="draw num_points rows when y is None$"):
+            calibrate(shift_of, Conjugate(), **given)
+    with pytest.raises(ValueError, match="draws nothing beside x, which is given"):
+        calibrate(shift_of, Conjugate(), x=np.ones((5, 1)), num_simulations=10)
 
 
 def test_statements_about_given_features_are_simulated():

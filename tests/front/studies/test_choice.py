@@ -1,5 +1,6 @@
 """A number at the edge of those that were tried is said to be so."""
 
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from sidebayes.diagnostics.comparison import headline
 
 import sidebayes as sb
-from sidebayes.studies.choice import NumberChoice
+from sidebayes.studies.choice import NumberChoice, read_numbers
 
 
 def choose(scores, chosen, **given):
@@ -24,11 +25,18 @@ def choose(scores, chosen, **given):
         ({2: 10.0, 3: 20.0, 4: 30.0}, 2, {}, "2 components are the fewest that were tried"),
         ({1: np.nan, 2: 20.0, 3: 30.0}, 2, {}, "fewest that could be fitted, of 1 or more tried"),
         ({1: 30.0, 2: 20.0, 3: np.nan}, 2, {}, "most that could be fitted, of up to 3 tried"),
+        (
+            {1: 20.0, 2: np.nan},
+            1,
+            {},
+            "1 component is the most that could be fitted, of up to 2 tried",
+        ),
+        ({3: 1.0}, 3, {}, "3 is the only number of components that was tried: try others (num_"),
         ({2: 3.0, 3: 2.0, 4: 1.0}, 3, {"reached": 4}, "4 components are the most that were tried"),
     ],
 )
 def test_the_edge_is_said(scores, chosen, given, said):
-    with pytest.warns(sb.SideBayesWarning, match=said):
+    with pytest.warns(sb.SideBayesWarning, match=re.escape(said)):
         choice = choose(scores, chosen, **given)
     assert said in choice.edge
     assert said in repr(choice)
@@ -41,7 +49,6 @@ def test_the_edge_is_said(scores, chosen, given, said):
         ({1: 20.0, 2: 10.0, 3: 20.0}, 2, {}),
         ({1: 10.0, 2: 20.0}, 1, {}),  # there are no fewer
         ({2: 10.0, 3: 20.0}, 2, {"is_least": True}),
-        ({3: 1.0}, 3, {}),  # no choice
         ({2: 1.0, 3: 2.0, 4: 3.0}, 2, {"reached": 3}),
     ],
 )
@@ -50,7 +57,17 @@ def test_nothing_is_said_between_others(scores, chosen, given):
         warnings.simplefilter("error")
         choice = choose(scores, chosen, **given)
     assert choice.edge == ""
-    assert repr(choice).startswith(f"{chosen} components chosen of {len(scores)} numbers tried")
+    components = "component" if chosen == 1 else "components"
+    assert repr(choice).startswith(f"{chosen} {components} chosen of {len(scores)} numbers tried")
+
+
+def test_one_is_one():
+    path = pd.DataFrame({"bic": [1.0], "chosen": [True]}, index=[1])
+    assert repr(NumberChoice(None, path)).startswith("1 component chosen of 1 number tried\n")
+    with pytest.raises(
+        TypeError, match="num_clusters = <generator>; pass several numbers, such as"
+    ):
+        read_numbers("num_clusters", (one for one in (1, 2)), "range(1, 7)")
 
 
 def test_rounded_data_take_the_most_components_that_they_are_offered():

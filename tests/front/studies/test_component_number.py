@@ -141,7 +141,7 @@ class Drawn(Ran):
         return Ran(self.number, 20.0)
 
 
-@pytest.mark.filterwarnings("ignore:. components are the most")
+@pytest.mark.filterwarnings("ignore:. component.* the most")
 def test_draws_tell_the_evidence_and_smc_does_where_they_do_not(monkeypatch):
     tried = []
 

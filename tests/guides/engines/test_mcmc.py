@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.samplers.chains import divergences
 from sidebayes.guides.engines.samplers.mcmc import HMC, NUTS
 from sidebayes.guides.engines.samplers.microcanonical import MCLMC
 
@@ -113,6 +114,14 @@ def test_target_acceptance_is_met(result):
     else:
         length = FIXED.trajectory_length
         np.testing.assert_array_equal(stats["n_steps"], np.ceil(length / stats["step_size"]))
+
+
+def test_a_high_target_acceptance_is_not_to_be_raised():
+    stats = {"diverging": np.array([[True, False]])}
+    assert "raise target_accept" in divergences(stats, 0.95)[0]
+    said = divergences(stats, 0.99)[0]
+    assert said.startswith("with 1 divergence at target_accept = 0.99; ")
+    assert "raise" not in said
 
 
 def test_same_seed_same_draws_and_no_second_compilation(engine, result):

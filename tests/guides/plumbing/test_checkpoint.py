@@ -381,6 +381,11 @@ def test_the_checkpoint_is_of_the_run(tmp_path, monkeypatch):
         ({"checkpoint": 3}, TypeError, "checkpoint = 3; expected the path of a file"),
         ({"checkpoint": "no/such/folder/file"}, ValueError, "file': there is no folder no/such"),
         (
+            {"checkpoint": f"{__file__}/file"},
+            ValueError,
+            "py is a file; name a folder in its place",
+        ),
+        (
             {"checkpoint_every": -1},
             ValueError,
             "checkpoint_every = -1; expected a finite number >= 0",
