@@ -180,7 +180,7 @@ def _numbers(x: Any, name: str) -> NDArray:
     if values is None or values.dtype.kind not in "fiub":
         if said := of_times(x, name):
             raise TypeError(said)
-        if isinstance(x, Iterable) and not np.ndim(x):
+        if isinstance(x, Iterable) and np.asanyarray(x).ndim == 0:
             raise no_array(name, x)
         kind = getattr(np.asanyarray(x), "dtype", "something else")
         raise TypeError(
