@@ -15,7 +15,7 @@ import cloudpickle
 import jax
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
-from joblib.parallel import get_active_backend
+from joblib.parallel import MultiprocessingBackend, get_active_backend
 from numpy.typing import NDArray
 
 from sidebayes.guides.engines.plumbing.progress import progress_bar
@@ -58,7 +58,7 @@ def run_tasks(
     """Run independent tasks, and yield their results in order, one by one.
 
     With more than one job, or under ``joblib.parallel_config``, joblib's workers run them: its own
-    processes, or those of Dask. What all tasks share is pickled once, together with
+    processes, or those of Dask or Ray. What all tasks share is pickled once, together with
     functions of the user. Large arrays reach processes of this machine as memory maps; arrays that
     are mapped already are opened again by their path, and arrays on a device travel as NumPy
     arrays. Workers in other processes use one thread each and the program cache of their user.
@@ -86,8 +86,7 @@ def run_tasks(
     Raises
     ------
     ValueError
-        If `n_jobs` is no number of workers, or joblib was told a backend that does not return results
-        one by one.
+        If `n_jobs` is no number of workers, or joblib was told to fork this process.
     Exception
         Of the function, with a note that names the task. Warnings of workers are given here.
     """
@@ -138,24 +137,31 @@ def _away(
     n_jobs: int | None,
 ) -> Iterator[tuple[str, Any]]:
     backend, _ = get_active_backend()
-    if not backend.supports_return_generator:
-        name = type(backend).__name__.removesuffix("Backend").lower()
+    if type(backend) is MultiprocessingBackend:  # Ray's is derived from it
         raise ValueError(
-            f"joblib's backend {name!r} does not return results one by one, and so cannot be used; take "
-            '"loky", "threading" or "dask" in joblib.parallel_config'
+            'joblib\'s backend "multiprocessing" forks this process, in which JAX has run, and so cannot be '
+            'used; take "loky", "threading", "dask" or "ray" in joblib.parallel_config'
         )
     common = _packed((function, shared, title))
     calls = (delayed(_work)(_process(), _packed(task), *common) for task in tasks)
+    if not backend.supports_return_generator:
+        yield from map(_told, Parallel(n_jobs=n_jobs)(calls))
+        return
     results = Parallel(n_jobs=n_jobs, return_as="generator")(calls)
     try:
-        for name, result, told in results:
-            for category, text, file, line in told:
-                warnings.warn_explicit(text, category, file, line)
-            yield name, result
+        yield from map(_told, results)
     finally:
         with warnings.catch_warnings():  # who takes no more results wants no more
             warnings.filterwarnings("ignore", ".*processed by the workers have been cancelled")
             results.close()
+
+
+def _told(found: tuple[str, Any, list]) -> tuple[str, Any]:
+    """Name and result of a task, whose warnings are given here."""
+    name, result, told = found
+    for category, text, file, line in told:
+        warnings.warn_explicit(text, category, file, line)
+    return name, result
 
 
 def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tuple[str, Any, list]:

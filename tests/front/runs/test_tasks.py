@@ -14,6 +14,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from joblib.parallel import ThreadingBackend
 
 import sidebayes
 from sidebayes import many
@@ -104,14 +105,25 @@ def test_numbers_of_jobs_are_checked(wrong):
         run(None, wrong, fails)
 
 
-def test_backends_that_return_all_at_once_are_refused():
+def test_processes_are_not_forked():
     with joblib.parallel_config("threading", n_jobs=2):
         assert run(None, None, returns) == [0, 1, 2, 3]
     with (
         joblib.parallel_config("multiprocessing", n_jobs=2),
-        pytest.raises(ValueError, match="backend 'multiprocessing' .* cannot be used; take"),
+        pytest.raises(ValueError, match='backend "multiprocessing" forks .* cannot be used; take'),
     ):
         run(None, None, returns)
+
+
+def test_backends_may_return_all_at_once():
+    """As that of Ray does."""
+
+    class AtOnce(ThreadingBackend):
+        supports_return_generator = False
+
+    joblib.register_parallel_backend("at once", AtOnce)
+    with joblib.parallel_config("at once", n_jobs=2):
+        assert run(None, None, returns) == [0, 1, 2, 3]
 
 
 def normal(x=None, num_points=None):
