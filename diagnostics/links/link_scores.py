@@ -19,6 +19,8 @@ from sidebayes.models.blocks.label_inference.approximate import Inference, with_
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.side_information.links import Links
 
+from sidebayes.common.magnitudes import counted
+
 __all__ = ["LinkScore", "agreement", "score_statements"]
 
 
@@ -49,10 +51,11 @@ class LinkScore:
         """Format the score, the baseline, and how many links are predicted."""
         number, met = len(self.table), int((self.table["probability"] > 0.5).sum())
         verdict = "better" if self.mean > self.baseline else "no better"
+        error = f" ± {self.standard_error:.3f}" * bool(np.isfinite(self.standard_error))
         text = (
-            f"log score {self.mean:.3f} ± {self.standard_error:.3f} per link over {number} held-out "
-            f"links, {verdict} than {self.baseline:.3f} by the sizes of the clusters; {met} of them "
-            "are more likely met than not"
+            f"log score {self.mean:.3f}{error} per link over {counted(number, 'held-out link')}, "
+            f"{verdict} than {self.baseline:.3f} by the sizes of the clusters; {met} of {number} more "
+            "likely met than not"
         )
         return text + (f"; labels summed out by {self.approximate}" if self.approximate else "")
 

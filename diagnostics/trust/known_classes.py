@@ -206,6 +206,6 @@ def at_no_row(
         remedies.insert(1, "use engine='hard_classes', which gives every class a component")
     begin = f"{size} = {num_clusters} for {num_classes} classes: at" if few else "At"
     return (
-        f"{begin} no row is {which} the most probable, except where it is known ({rows}): "
-        f"{', or '.join(remedies)}"
+        f"{begin} no row is {which} the most probable, except where it is known ({rows}). If others should "
+        f"have it, {', or '.join(remedies)}"
     )

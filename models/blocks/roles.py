@@ -362,7 +362,8 @@ def _function(model: Callable[..., None]) -> Any:
     function: Any = model
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.unwrap(function)
+    function = inspect.unwrap(function)
+    return function.__func__ if inspect.ismethod(function) else function
 
 
 def _hints(model: Callable[..., None]) -> dict[str, Any]:

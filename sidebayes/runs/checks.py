@@ -283,7 +283,7 @@ def check_options(
     for name in options:
         if name not in known:
             if name == "num_clusters":
-                raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
+                raise TypeError(f"{method} has no parameter num_clusters; leave it out")
             if name == "links":
                 raise takes_no_links(method, signature)
             if name in getattr(engine, "__dataclass_fields__", ()):

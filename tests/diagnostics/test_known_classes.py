@@ -115,7 +115,8 @@ def test_a_class_that_shares_its_component_with_a_larger_one_is_a_caution():
     assert level == "caution"
     assert (
         "num_clusters = 2 for 3 classes: at no row is class 1 (numbered from 0) the most probable, except "
-        "where it is known (1 row): raise num_clusters to 3 at least, or name more of its rows."
+        "where it is known (1 row). If others should have it, raise num_clusters to 3 at least, or name "
+        "more of its rows."
     ) in why
     three = {"weights": [0.4, 0.1, 0.5], "mean": [[0.0, 0.0], [0.0, 0.0], [4.0, 4.0]]}
     three |= {

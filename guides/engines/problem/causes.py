@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -126,15 +127,16 @@ def edge_advice(problem: Problem, otherwise: str) -> str:
 def out_of_range(problem: Problem) -> str:
     """Name scales, rates and probabilities that latent sites may take out of their range; "" if none do."""
 
-    def outside(at: Array) -> dict[str, Array]:
+    def outside(at: float) -> dict[str, Array]:
+        trace = trace_anywhere(problem, lambda shape: jnp.full(shape, at))
         return {
             f"the {parameter} of site {name!r} must lie {_bounds(within)}": ~within(value)
-            for name, site in trace_anywhere(problem, at).items()
+            for name, site in trace.items()
             if is_outcome(site)
             for parameter, within, value in bounded_parameters(site["fn"])
         }
 
-    ends = evaluated(lambda: [outside(jnp.asarray(at)) for at in (-3.0, 3.0)])
+    ends = evaluated(lambda: [outside(at) for at in (-3.0, 3.0)])
     found = [said for said in ends[0] if any(np.any(end[said]) for end in ends)]
     if not found:
         return ""
@@ -164,9 +166,10 @@ def check_repeatable(problem: Problem) -> None:
         Naming the first site, with its two log densities.
     """
 
-    def terms() -> dict[str, Array]:
-        trace = trace_anywhere(problem)
-        return {name: site_log_prob(s) for name, s in trace.items() if s["type"] == "sample"}
+    def terms() -> dict[str, tuple[Array, ...]]:
+        traces = [trace_anywhere(problem, at) for at in (jnp.zeros, _uneven)]
+        names = [n for n, s in traces[0].items() if s["type"] in ("sample", "deterministic")]
+        return {name: tuple(_of_site(trace[name]) for trace in traces) for name in names}
 
     # a new function each time, as JAX remembers what it traced
     once, again = (jax.make_jaxpr(partial(terms))() for _ in range(2))
@@ -178,13 +181,23 @@ def check_repeatable(problem: Problem) -> None:
         return
     first, second = evaluated(terms), evaluated(terms)
     for name in (site for site in first if site in second):
-        if not np.array_equal(first[name], second[name], equal_nan=True):
-            raise ValueError(
-                f"the model is not the same each time that it runs: with equal parameters and data, site "
-                f"{name!r} has log density {first[name]:.6g} and then {second[name]:.6g}, as when NumPy "
-                "draws numbers inside a model; draw them before the fit and pass them as data, or make them "
-                "latent by numpyro.sample"
-            )
+        for one, two in zip(first[name], second[name], strict=True):
+            if not np.array_equal(one, two, equal_nan=True):
+                raise ValueError(
+                    f"the model is not the same each time that it runs: with equal parameters and data, site "
+                    f"{name!r} is {one:.6g} and then {two:.6g} (its log density, or a sum of its values), as "
+                    "when NumPy draws numbers inside a model; draw them before the fit and pass them as "
+                    "data, or make them latent by numpyro.sample"
+                )
+
+
+def _uneven(shape: tuple[int, ...]) -> Array:
+    """Coordinates all of which differ, so that it matters which of them a row has."""
+    return jnp.cos(1.0 + jnp.arange(math.prod(shape))).reshape(shape)
+
+
+def _of_site(site: dict) -> Array:
+    return site_log_prob(site) if site["type"] == "sample" else jnp.sum(site["value"])
 
 
 def _text(program: Any) -> str:

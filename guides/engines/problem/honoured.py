@@ -309,6 +309,11 @@ def explaining_numbers() -> Iterator[None]:
             "with jax.numpy instead of numpy and math. What depends on data alone can be computed before the "
             "fit and passed as an option"
         ) from error
+    except jax.errors.UnexpectedTracerError as error:
+        raise TypeError(
+            "the model uses an array of JAX that was made in another run of it, and kept in a cache or a "
+            "global variable; keep NumPy arrays there"
+        ) from error
     except (TypeError, ValueError) as error:
         if "ncompatible shapes" not in str(error):
             raise

@@ -12,7 +12,6 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer, eval_jaxpr
 from jax.interpreters import partial_eval
-from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions import biject_to
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
@@ -90,7 +89,8 @@ def _moves(problem: Problem, name: str) -> bool:
     """Return whether the support of an observed site depends on latent sites."""
 
     def bounds(at: Array) -> list[Any]:
-        return jax.tree.leaves(trace_anywhere(problem, at)[name]["fn"].support)
+        trace = trace_anywhere(problem, lambda shape: jnp.full(shape, at))
+        return jax.tree.leaves(trace[name]["fn"].support)
 
     return bool(live_inputs(bounds, jnp.zeros(())))
 
@@ -233,7 +233,8 @@ def check_values(problem: Problem) -> None:
         moving = moving_sites(problem)
         return admitted_values(traces[-1], moving), mixing_log_weights(traces[-1])
 
-    admitted, log_weights = evaluated(look)
+    with explaining_numbers():
+        admitted, log_weights = evaluated(look)
     found = outside_support(traces[-1], admitted)
     if found is not None:
         raise ValueError(
@@ -358,9 +359,9 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
     return out
 
 
-def trace_anywhere(problem: Problem, at: ArrayLike = 0.0) -> dict:
-    """Run a model on its data, with all unconstrained coordinates at a number, and return the trace."""
-    return _trace(problem, filling(lambda shape: jnp.full(shape, at)))
+def trace_anywhere(problem: Problem, point: Callable[[tuple[int, ...]], Array] = jnp.zeros) -> dict:
+    """Run a model on its data and return the trace; `point` makes the unconstrained coordinates of a site."""
+    return _trace(problem, filling(point))
 
 
 def _trace(problem: Problem, fill: Callable[[dict], Any]) -> dict:

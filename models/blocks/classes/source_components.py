@@ -250,7 +250,7 @@ def _in_other_units(source: SourceMixture, rows: NDArray) -> str | None:
     far, number = int(apart.argmax()), int((apart > typical).sum())
     return (
         f"Column {far} of x spreads {factors[far]:.3g} times as wide as the source allows, whatever the "
-        f"frequencies of its components (of {len(apart)} columns, {number} are off by a factor above "
+        f"frequencies of its components ({number} of {counted(len(apart), 'column')} off by a factor above "
         f"{typical:g}): give x in the units of the source, or standardise each domain by its own means "
         "and deviations before fit_source and fit. If the spread itself has changed, trust the classes "
         "only where rows of known class confirm them"

@@ -26,6 +26,7 @@ from sidebayes.guides.engines.problem.density import (
     unconstrained_start,
 )
 from sidebayes.guides.engines.problem.importance import in_batches
+from sidebayes.guides.engines.problem.values import check_values
 from sidebayes.guides.engines.steps.starts import initial_values, starting_point
 from sidebayes.models.gmm import gmm
 
@@ -200,15 +201,36 @@ def test_parameters_that_leave_their_range_are_named(scale, law, said):
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("draw", [lambda: RNG.normal(size=10), lambda: np.random.normal()])  # noqa: NPY002
-def test_model_that_changes_between_runs_is_refused(draw):
+@pytest.mark.parametrize(
+    "mean",
+    [
+        lambda u: u[0] + RNG.normal(size=10),
+        lambda u: u[0] + np.random.normal(),  # noqa: NPY002
+        lambda u: RNG.normal(size=(10, 3)) @ u,
+        lambda u: u[RNG.permutation(10) % 3],
+    ],
+)
+def test_model_that_changes_between_runs_is_refused(mean):
     def model(x):
-        m = numpyro.sample("m", dist.Normal())
-        numpyro.sample("x", dist.Normal(m + draw(), 1.0), obs=x)
+        u = numpyro.sample("u", dist.Normal().expand([3]).to_event(1))
+        numpyro.sample("x", dist.Normal(mean(u), 1.0), obs=x)
 
-    with pytest.raises(ValueError, match="site 'x' has log density -.* and then -"):
+    with pytest.raises(ValueError, match="site 'x' is -.* and then -"):
         check_repeatable(Problem(model, (jnp.ones(10),)))
     check_repeatable(outcome())
+
+
+def test_array_kept_from_another_run_is_named():
+    kept = []
+
+    def model(x):
+        kept.append(kept[0] if kept else jnp.asarray(np.ones(10)))
+        numpyro.sample("x", dist.Normal(numpyro.sample("m", dist.Normal()) * kept[0]), obs=x)
+
+    problem = Problem(model, (jnp.ones(10),))
+    latent_supports(problem)
+    with pytest.raises(TypeError, match="made in another run of it, and kept in a cache"):
+        check_values(problem)
 
 
 class Unsupported(dist.Distribution):
