@@ -174,6 +174,7 @@ def test_partial_models_and_objects_are_seen_through():
 
     assert roles_of(Model()) == {"y": ("table", ("rows", "columns"))}
     assert signature_of(Model()).options == ("rate",)
+    assert roles_of(Model().__call__) == roles_of(Model())  # a bound method
 
     @functools.wraps(model)
     def wrapped(*args, **kwargs):

@@ -358,6 +358,10 @@ def test_probabilities_of_links_are_averaged_over_draws():
     np.testing.assert_allclose(found.table["log_score"], np.log([0.5, 0.6]))
     assert found.baseline == pytest.approx(np.log(0.5))
     assert found.mean == pytest.approx(np.log([0.5, 0.6]).mean())
+    single = score_statements(
+        links.take([True, False]), agree[:, :1], np.array([0.4, 0.6]), 0.0, None
+    )
+    assert str(single).startswith("log score -0.693 per link over 1 held-out link, ")
 
 
 def test_models_without_links_score_links(unlinked):
