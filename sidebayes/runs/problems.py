@@ -190,7 +190,9 @@ def warn_of_idle_sites(problem: Problem, method: str) -> None:
         live = live_inputs_of(parts, shapes)
     for name in shapes:
         parents = any(flag for other, flag in live[name].items() if other != name)
-        if not parents and not any(flags[name] for part, flags in live.items() if part != name):
+        children = any(flags[name] for part, flags in live.items() if part != name)
+        cut_off = "_intervener_id" in abstract_trace(problem)[name]  # by handlers.do, on purpose
+        if not parents and not children and not cut_off:
             warn_user(
                 f"{method}: no other site depends on {name!r}, nor {name!r} on another, so that its "
                 "posterior is its prior; use it in the model, or leave it out"
