@@ -34,7 +34,6 @@ __all__ = [
     "Tightening",
     "Updatable",
     "WholeData",
-    "offered",
 ]
 
 
@@ -92,6 +91,22 @@ class Block:
         """Whether there is an update in closed form; if not, engines update the sites numerically."""
         return isinstance(self, Updatable)
 
+    @staticmethod
+    def offered(verb: str, options: Mapping[str, bool]) -> str:
+        """Advice for `remedy`: those of some options that are not chosen already.
+
+        Parameters
+        ----------
+        verb : str
+        options : mapping of str to bool
+            Whether each may still be chosen; where none may, priors are advised.
+        """
+        *front, last = [option for option, is_open in options.items() if is_open] or [""]
+        if not last:
+            return Block.remedy
+        several = ", ".join(front) + ("," if len(front) > 1 else "") + " or " if front else ""
+        return f"{verb} {several}{last}"
+
     def declare(
         self,
         role: str,
@@ -118,22 +133,6 @@ class Block:
         if event_dims:
             infer["event_dims"] = list(event_dims)
         return numpyro.sample(name, fn, infer=infer)
-
-
-def offered(verb: str, options: Mapping[str, bool]) -> str:
-    """Advice for `Block.remedy`: those of some options that are not chosen already.
-
-    Parameters
-    ----------
-    verb : str
-    options : mapping of str to bool
-        Whether each may still be chosen; where none may, priors are advised.
-    """
-    *front, last = [option for option, is_open in options.items() if is_open] or [""]
-    if not last:
-        return Block.remedy
-    several = ", ".join(front) + ("," if len(front) > 1 else "") + " or " if front else ""
-    return f"{verb} {several}{last}"
 
 
 @runtime_checkable

@@ -374,7 +374,7 @@ def test_features_are_those_of_the_source_by_name(tmp_path):
             ValueError, match=r"x lacks \['a'\] and has \['c'\] .* source has \['a', 'b'\]"
         ):
             call()
-    with pytest.raises(ValueError, match="feature_names has 1 names for 2 features"):
+    with pytest.raises(ValueError, match="feature_names has 1 name for 2 features"):
         SourceMixture(*source.tree_flatten()[0], source.component_class, ["a"])
 
 

@@ -17,6 +17,7 @@ from sidebayes.common.arrays import plain_array, point_table, real_array
 from sidebayes.common.class_names import check_class_names
 from sidebayes.common.columns import column_order, refuse_odd_names
 from sidebayes.common.fields import rebuilt
+from sidebayes.common.magnitudes import counted
 
 from ..components.gaussians.gaussian import Gaussian
 from ..side_information.partial_labels import PartialLabels
@@ -100,14 +101,15 @@ class SourceMixture:
             refuse_odd_names(names, "SourceMixture: feature_names")
             if len(names) != width:
                 raise ValueError(
-                    f"SourceMixture: feature_names has {len(names)} names for {width} features; give one each"
+                    f"SourceMixture: feature_names has {counted(len(names), 'name')} for {width} features; "
+                    "give one each"
                 )
             object.__setattr__(self, "feature_names", names)
         known = check_class_names(self.class_names)
         if known is not None and len(known) != self.num_classes:
             raise ValueError(
-                f"SourceMixture: class_names has {len(known)} names for {self.num_classes} classes; give one "
-                "each"
+                f"SourceMixture: class_names has {counted(len(known), 'name')} for {self.num_classes} "
+                "classes; give one each"
             )
         object.__setattr__(self, "class_names", known)
 

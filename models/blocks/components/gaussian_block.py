@@ -22,7 +22,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from ..block import Block, Observation, offered
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from ..mixtures.data_units import (
     Rescaled,
@@ -132,13 +132,13 @@ class GaussianComponents(Block):
             "covariance='diagonal'": not flat and self._is_matrix,
             "a GaussianPrior of larger scale": not flat,
         }
-        return offered("use", options)
+        return self.offered("use", options)
 
     @property
     def of_dependent(self) -> str | None:  # type: ignore[override]
         """What to do about columns that depend on one another, which make covariance matrices singular."""
         options = {"prior='empirical'": self.prior is None, "covariance='diagonal'": True}
-        return offered("use", options) if self._is_matrix else None
+        return self.offered("use", options) if self._is_matrix else None
 
     def sample(self) -> dist.Distribution:
         """Sample means and covariances; return the components, batch shape `shape`."""

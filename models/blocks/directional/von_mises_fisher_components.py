@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
-from ..block import Block, Observation, offered
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from .directional_prior import DirectionalPrior, held_by_directional_prior, improper_prior
 from .frames import sample_directions, unit_rows
@@ -88,7 +88,7 @@ class VonMisesFisherComponents(Block):
             "fewer clusters": self.num_clusters > 1,
             "a DirectionalPrior of larger scale": self.prior is not None,
         }
-        return offered("use", options)
+        return self.offered("use", options)
 
     def sample(self) -> dist.Distribution:
         """Sample directions and concentrations; return the components, batch shape (num_clusters,)."""

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions.transforms import Transform
 
-from ..block import Block, Observation, WholeData, offered
+from ..block import Block, Observation, WholeData
 from ..collapsed import Collapsed
 from ..manifolds import sphere
 from ..mixtures.data_units import fitted_statistic
@@ -124,7 +124,7 @@ class WrappedComponents(Block, WholeData):
             "covariance='spherical'": not isinstance(self.spread, SphericalSpread),
             "a DirectionalPrior of larger scale": self.prior is not None,
         }
-        return offered("use", options)
+        return self.offered("use", options)
 
     @property
     def roles(self) -> tuple[str, ...]:  # type: ignore[override]

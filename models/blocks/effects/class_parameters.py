@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions.transforms import Transform
 
-from ..block import Observation, offered
+from ..block import Observation
 from ..collapsed import Collapsed
 from ..side_information.groups import Groups
 from ..side_information.partial_labels import PartialLabels
@@ -88,7 +88,7 @@ class ClassParameters(MixedParameters):
             "shared='noise'": "noise" not in self.shared,
             "fewer clusters": self.num_clusters > 1,
         }
-        return offered("pass", options)
+        return self.offered("pass", options)
 
     @property
     def term_blocks(self) -> list[NDArray[np.int64]]:

@@ -21,7 +21,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from ..block import Augmented, Block, Observation, offered
+from ..block import Augmented, Block, Observation
 from ..block_facts import TakesMissing
 from ..collapsed import Collapsed
 from ..components import normal_inverse_gamma
@@ -128,7 +128,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
     def remedy(self) -> str:  # type: ignore[override]
         """What to do about a collapsed cluster."""
         options = {"prior='empirical'": self.is_flat, "fewer clusters": self.num_clusters > 1}
-        return offered("use", options)
+        return self.offered("use", options)
 
     @property
     def is_flat(self) -> bool:

@@ -21,6 +21,7 @@ from sidebayes.models.blocks.side_information.partial_labels import frozen
 
 from ...common.arrays import chosen_rows, real_array
 from ...common.files import LANDMARKS, check_writable, write_whole
+from ...common.magnitudes import counted
 from ..tables import check_data
 from .landmark_checks import (
     check_landmark_names,
@@ -165,7 +166,8 @@ class Landmarks:
         labels = check_landmark_names(landmark_names) or tuple(map(str, range(values.shape[1])))
         if len(labels) != values.shape[1]:
             raise ValueError(
-                f"landmark_names has {len(labels)} names for {values.shape[1]} landmarks; give one for each"
+                f"landmark_names has {counted(len(labels), 'name')} for {values.shape[1]} landmarks; "
+                "give one for each"
             )
         return cls(values[present], Groups(names[rows]), marks, labels, table, units)
 

@@ -148,7 +148,7 @@ def test_no_link_crosses_a_fold(whole):
     assert all(
         np.isin(np.arange(10), test).mean() in (0, 1) for _, test in folds.split(x, None, groups)
     )
-    with pytest.raises(ValueError, match="connect the rows into 1 sets"):
+    with pytest.raises(ValueError, match="connect the rows into 1 set, "):
         next(folds.split(x, groups=np.zeros(150)))
     with pytest.raises(ValueError, match="pass all rows"):
         next(LinkedKFold(links).split(x[:100]))

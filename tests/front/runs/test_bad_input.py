@@ -126,7 +126,7 @@ CASES = {
     "seed": (lambda: ppc(seed=-1), ValueError, "expected an integer >= 0"),
     "dtype": (lambda: ppc(dtype="float16"), ValueError, "'float64' or 'float32'"),
     "truth": (lambda: ppc(truth=[0, 1]), ValueError, r"expected \(12,\)"),
-    "names": (lambda: ppc(feature_names=["a"]), ValueError, "1 names for 2 features"),
+    "names": (lambda: ppc(feature_names=["a"]), ValueError, "1 name for 2 features"),
     "init kind": (lambda: ppc(init="em"), TypeError, "another Fit"),
     "init sites": (lambda: ppc(init={"mean": X[:2]}), ValueError, "covariance"),
     "links as list": (lambda: ppc(links=[(0, 1)]), TypeError, "Links.from_pairs"),

@@ -118,8 +118,8 @@ def test_target_acceptance_is_met(result):
 
 def test_a_high_target_acceptance_is_not_to_be_raised():
     stats = {"diverging": np.array([[True, False]])}
-    assert "raise target_accept" in divergences(stats, 0.95)[0]
-    said = divergences(stats, 0.99)[0]
+    assert "raise target_accept" in divergences(problem(), stats, 0.95)[0]
+    said = divergences(problem(), stats, 0.99)[0]
     assert said.startswith("with 1 divergence at target_accept = 0.99; ")
     assert "raise" not in said
 
