@@ -257,7 +257,7 @@ def test_names_and_numbers_of_classes_are_not_matched(domains):
         given = {"source_x": first, "source_labels": z if source is by_number else NAMES[z]}
         with pytest.raises(ValueError, match=said):
             sb.select_adaptation(second, known, source=source, **given)
-    with pytest.raises(ValueError, match="class_names has 1 names for 3 classes"):
+    with pytest.raises(ValueError, match="class_names has 1 name for 3 classes"):
         replace(by_number, class_names=["cat"])
     with pytest.raises(ValueError, match="labels name class 'bee' in 1 rows; every class of"):
         sb.fit_source(first[:25], NAMES[z[:25]])
