@@ -144,9 +144,9 @@ def chains_stay_apart(tree: xr.DataTree) -> bool:
     columns = _columns(_of_parameters(tree))
     if columns.shape[0] < 2 or columns.shape[1] < _ENOUGH_TO_SPLIT or columns.shape[2] == 0:
         return False
-    worst = columns[..., [int(np.argmax(_rhat(columns)))]]
-    halves = [np.stack(np.array_split(chain[: len(chain) // 2 * 2], 2)) for chain in worst]
-    return all(float(_rhat(half).max()) < _AGREES for half in halves)
+    worst = columns[:, : columns.shape[1] // 2 * 2, int(np.argmax(_rhat(columns)))]
+    halves = worst.reshape(len(worst), 2, -1, 1)
+    return all(float(_rhat(pair).max()) < _AGREES for pair in halves)
 
 
 def is_still(draws: NDArray) -> bool:
