@@ -20,7 +20,7 @@ from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.common.arrays import point_table
 from sidebayes.common.columns import refuse_unknown_options
 from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, check_integer
-from sidebayes.common.magnitudes import counted
+from sidebayes.common.magnitudes import counted, shown
 from sidebayes.common.warnings import warn_user
 
 from .engines.base import KEEPS_NOTHING, Engine, EngineResult, Keeper, KeptEngine, Problem
@@ -274,7 +274,7 @@ def choose_strength(
     if not isinstance(engine, Engine):
         raise TypeError(f"engine is a {type(engine).__name__}; pass a Continuation")
     if not callable(model):
-        raise TypeError(f"model = {model!r:.60}; pass a model with constraints, a function")
+        raise TypeError(f"model = {shown(model)}; pass a model with constraints, a function")
     if "strength" in options:
         raise TypeError("strength cannot be given: choose_strength chooses it")
     known = signature(model).parameters

@@ -20,6 +20,7 @@ from sklearn.mixture import GaussianMixture
 from sidebayes.common.arrays import point_table
 from sidebayes.common.columns import column_names
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from .engines.machine.algebra import one_thread_each
 from .engines.plumbing.progress import progress_bar
@@ -94,7 +95,7 @@ def fit_source(
     points = point_table("x", x)
     owner, class_names = _class_numbers(labels, len(points))
     if not isinstance(covariance, str) or covariance not in ("full", "diagonal"):
-        raise ValueError(f"covariance = {covariance!r:.60}; expected 'full' or 'diagonal'")
+        raise ValueError(f"covariance = {shown(covariance)}; expected 'full' or 'diagonal'")
     num_classes = int(owner.max()) + 1
     each = num_components if isinstance(num_components, Sequence | np.ndarray) else None
     wanted: list[Any] = [num_components] * num_classes if each is None else list(each)

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpyro
 from jax.typing import ArrayLike
 
+from sidebayes.common.magnitudes import shown
+
 from .blocks.classes.class_mixture import NamedClassMixture, sample_classified
 from .blocks.classes.partitioned_classes import PartitionedClasses
 from .blocks.classes.source_components import (
@@ -89,7 +91,7 @@ def domain_adaptation(
     Raghuram (2014), PhD thesis, Pennsylvania State University, chapter 4.
     """
     if not isinstance(posterior, str) or posterior not in ("exact", "partition"):
-        raise ValueError(f"posterior = {posterior!r:.60}; expected 'exact' or 'partition'")
+        raise ValueError(f"posterior = {shown(posterior)}; expected 'exact' or 'partition'")
     prior = resolve_shift(shift, source, x, worth, weights_worth, known, strength)
     restricted = posterior == "partition" and x is not None
     weights = SourceWeights if restricted else FreeSourceWeights

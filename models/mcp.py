@@ -9,6 +9,7 @@ import numpyro
 from jax.typing import ArrayLike
 
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import num_rows
@@ -82,7 +83,7 @@ def mcp(
     """
     check_integer("num_clusters", num_clusters)
     if not isinstance(keep_all, bool):
-        raise TypeError(f"keep_all = {keep_all!r:.60}; expected True or False")
+        raise TypeError(f"keep_all = {shown(keep_all)}; expected True or False")
     size = 2 * num_clusters
     if num_components is not None:
         size = check_integer("num_components", num_components)

@@ -16,6 +16,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from .common.arrays import real_array
+from .common.magnitudes import shown
 from .runs.arguments import find_method
 
 __all__ = [
@@ -116,7 +117,7 @@ def model_options(
         Arguments that the estimator gives by itself.
     """
     if options is not None and not isinstance(options, Mapping):
-        raise TypeError(f"options = {options!r:.60}; pass a mapping, {{'covariance': 'tied'}}")
+        raise TypeError(f"options = {shown(options)}; pass a mapping, {{'covariance': 'tied'}}")
     found = dict(options or {})
     for parameter, name in own.items():
         if name in found:

@@ -13,7 +13,7 @@ from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.links import Links
 
 from .common.fields import check_integer
-from .common.magnitudes import counted
+from .common.magnitudes import counted, shown
 from .estimator_arguments import cut_links, refuse_side_information
 
 __all__ = ["LinkedKFold"]
@@ -92,7 +92,7 @@ class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no type
         try:
             size = len(X)  # type: ignore[arg-type]
         except TypeError:
-            raise TypeError(f"X = {X!r:.40}; pass the table whose rows are split") from None
+            raise TypeError(f"X = {shown(X)}; pass the table whose rows are split") from None
         pairs = cut_links(self.links, size, None, "pass all rows that they refer to as X").pairs
         if groups is not None:
             known = Groups(groups)  # type: ignore[arg-type]

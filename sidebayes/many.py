@@ -13,8 +13,8 @@ from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 
 from .api import fit, load
-from .common.fields import shown
 from .common.folders import made_folder
+from .common.magnitudes import shown
 from .results.fit import Fit
 from .runs.arguments import find_method, read_run
 from .runs.run import Run, stated_options

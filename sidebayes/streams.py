@@ -25,6 +25,7 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from .common.fields import check_seed
 from .common.files import check_writable
+from .common.magnitudes import shown
 from .common.warnings import SideBayesWarning, warn_user
 from .data.scan import Scan
 from .runs.arguments import find_method
@@ -242,13 +243,13 @@ def _check_target(to: Any, table: Scan) -> Path:
     """Refuse a path that predictions cannot be written to, or where the table itself is read."""
     path = Path(to) if str(to).endswith(".zarr") else check_writable(to)
     if path.suffix not in _WRITERS:
-        raise ValueError(f"to = {str(to)!r:.60}; give a name that ends in .parquet or .zarr")
+        raise ValueError(f"to = {shown(str(to))}; give a name that ends in .parquet or .zarr")
     if path.suffix == ".zarr" and path.exists() and not (path / "zarr.json").is_file():
-        raise ValueError(f"to = {str(to)!r:.60} is there, and no Zarr store; give another name")
+        raise ValueError(f"to = {shown(str(to))} is there, and no Zarr store; give another name")
     goal = path.resolve()
     if any(goal in (source, *source.parents) for source in map(Path, table.paths)):
         raise ValueError(
-            f"to = {str(to)!r:.60} holds the table that is read, which predictions would replace; give "
+            f"to = {shown(str(to))} holds the table that is read, which predictions would replace; give "
             "another name"
         )
     return path
@@ -265,7 +266,7 @@ def _refuse_other(path: Path, columns: Iterable[str], column: str) -> None:
     other = [name for name in columns if name != column and not name.startswith(f"{column}_")]
     if other:
         raise ValueError(
-            f"to = {str(path)!r:.60} holds something else than {column!r}, {other[0]}, which would be "
+            f"to = {shown(str(path))} holds something else than {column!r}, {other[0]}, which would be "
             "replaced; give another name, or delete it first"
         )
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 
 from .common.fields import check_integer
+from .common.magnitudes import shown
 
 __all__ = ["Task", "run_tasks"]
 
@@ -109,7 +110,7 @@ def _workers(n_jobs: Any) -> int:
         number = 0
     if not number:
         raise ValueError(
-            f"n_jobs = {n_jobs!r:.60}; give the number of workers, -1 for one per processor, or None"
+            f"n_jobs = {shown(n_jobs)}; give the number of workers, -1 for one per processor, or None"
         )
     return number
 

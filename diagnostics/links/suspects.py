@@ -22,6 +22,8 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.blocks.side_information.links import Links, flip_rate_weight
 
+from sidebayes.common.magnitudes import shown
+
 __all__ = ["link_agreement", "rank_suspects"]
 
 
@@ -65,7 +67,7 @@ def link_agreement(
         raise ValueError("the fit has no links, so there are none to suspect; pass links= to fit")
     known = isinstance(flip_rate, Real)
     if not known or not 0 < flip_rate < 0.5:
-        raise ValueError(f"flip_rate = {flip_rate!r:.60}; expected a number between 0 and 1/2")
+        raise ValueError(f"flip_rate = {shown(flip_rate)}; expected a number between 0 and 1/2")
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     first, _ = mixture_structure(problem)
     ties = first.links()

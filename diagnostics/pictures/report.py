@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 
 from sidebayes.common.files import PAGE, check_writable, write_whole
+from sidebayes.common.magnitudes import shown
 
 from ..comparison.compare import Comparison, compare_fits, named_fits
 from ..fitted import AskedFit, Fitted
@@ -169,7 +170,7 @@ def _story(sentences: Sequence[str]) -> str:
     """Format the findings: the first sentence in large letters, the others as a list."""
     listed = isinstance(sentences, list | tuple)
     if not listed or not all(isinstance(one, str) for one in sentences):
-        raise TypeError(f"story = {sentences!r:.60}; expected sentences in a list")
+        raise TypeError(f"story = {shown(sentences)}; expected sentences in a list")
     first, *rest = map(escape, sentences)
     others = "".join(f"<li>{sentence}</li>" for sentence in rest)
     return f"<p class='lead'>{first}</p>" + (f"<ul class='story'>{others}</ul>" if others else "")

@@ -237,7 +237,7 @@ def _empty(fit: Fitted) -> list[str]:
     point = fit.tree["posterior"].attrs["point_estimate"] and not fit.config.prunes
     if not point or "responsibilities" not in fit.tree or is_ordered(fit.tree):
         return []
-    found = fit.tree["responsibilities"]
+    found, fewer = fit.tree["responsibilities"], _fewer(fit)
     size = found["prob"].sum("points").max(["chain", "draw"]).to_numpy()
     labelled = np.bincount(found["labels"].to_numpy(), minlength=len(size))
     none = size < _NO_POINT
@@ -245,20 +245,20 @@ def _empty(fit: Fitted) -> list[str]:
         return _named(
             none | (labelled == 0),
             "holds",
-            f"none of {sample}: see by fit.predict(scan) whether other rows are there; if not, take fewer "
-            "clusters, or see whether another start or prior fills more",
+            f"none of {sample}: see by fit.predict(scan) whether other rows are there; if not, {fewer}see "
+            "whether another start or prior fills more",
         )
     return [
         *_named(
             none,
             "holds",
-            "no point: see whether another start or prior fills more, or take fewer clusters",
+            f"no point: {fewer}see whether another start or prior fills more",
         ),
         *_named(
             ~none & (labelled == 0),
             "labels",
-            "no point, since every point has a more probable one: take fewer clusters, or see whether "
-            "another start, or more links, fill more",
+            f"no point, since every point has a more probable one: {fewer}see whether another start, or "
+            "more links, fill more",
         ),
     ]
 
@@ -284,11 +284,17 @@ def _lone(fit: Fitted) -> list[str]:
     others = ", and by fit.predict(scan) whether other rows are there" if sample else ""
     return [
         f"Cluster {cluster} holds {f'one of {sample}' if sample else f'a single point of {len(labels)}'}, "
-        f"{number} {names[point]}: look whether that point is an outlier{others}; if it is not, take fewer "
-        "clusters, or a prior of the spreads that weighs more"
+        f"{number} {names[point]}: look whether that point is an outlier{others}; if it is not, "
+        f"{_fewer(fit)}take a prior of the spreads that weighs more"
         for cluster, point, size in zip(clusters, first, sizes, strict=True)
         if size == 1
     ]
+
+
+def _fewer(fit: Fitted) -> str:
+    """Advise fewer clusters, unless the method has no such option, as where a source has them."""
+    fixed = fit.run.options and "num_clusters" not in fit.run.options
+    return "" if fixed else "take fewer clusters, or "
 
 
 def _sample(fit: Fitted) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidebayes.common.fields import check_fields
+from sidebayes.common.magnitudes import shown
 from sidebayes.common.warnings import SideBayesWarning
 
 from .modes import Modes
@@ -274,5 +275,5 @@ def check_state(state: Any, kind: type) -> None:
     """
     if not isinstance(state, kind):
         raise TypeError(
-            f"state = {state!r:.60}; expected the {kind.__name__} that init or step returned"
+            f"state = {shown(state)}; expected the {kind.__name__} that init or step returned"
         )

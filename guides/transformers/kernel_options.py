@@ -12,6 +12,7 @@ from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
 
 from sidebayes.common.arrays import real_array
 from sidebayes.common.fields import Range, check_number
+from sidebayes.common.magnitudes import shown
 from sidebayes.common.warnings import warn_user
 
 __all__ = ["checked_number", "checked_weights", "kernel_arguments"]
@@ -24,19 +25,19 @@ def kernel_arguments(analysis: Any, x: NDArray, weights: NDArray) -> dict[str, A
     """Check the arguments of the kernel, and return them with `gamma` filled in."""
     given = analysis.kernel_params
     if given is not None and not isinstance(given, Mapping):
-        raise TypeError(f"kernel_params = {given!r:.60}; expected a mapping of arguments")
+        raise TypeError(f"kernel_params = {shown(given)}; expected a mapping of arguments")
     if callable(analysis.kernel):
         return dict(given or {})
     if given:
         raise ValueError(
-            f"kernel_params are arguments of a function, and kernel = {analysis.kernel!r:.60}; leave them "
+            f"kernel_params are arguments of a function, and kernel = {shown(analysis.kernel)}; leave them "
             "out, and set gamma, degree and coef0"
         )
     if analysis.kernel == "precomputed":
         return {}
     if not isinstance(analysis.kernel, str) or analysis.kernel not in PAIRWISE_KERNEL_FUNCTIONS:
         raise ValueError(
-            f"kernel = {analysis.kernel!r:.60}; expected a function, 'precomputed', or one of "
+            f"kernel = {shown(analysis.kernel)}; expected a function, 'precomputed', or one of "
             f"{sorted(PAIRWISE_KERNEL_FUNCTIONS)}"
         )
     if analysis.gamma is not None:

@@ -20,6 +20,7 @@ from numpyro.distributions import constraints
 
 from sidebayes.common.arrays import given_array, is_traced, plain_array, real_array
 from sidebayes.common.fields import Positive, Range, check_fields, check_integer
+from sidebayes.common.magnitudes import shown
 
 from .numbers import pytree_of_numbers
 from .side_information.partial_labels import frozen
@@ -385,7 +386,7 @@ def _indicators(event: HostArrayLike, subjects: Sequence[str] | None) -> np.ndar
         return real_array("event", given)
     except TypeError:
         raise TypeError(
-            f"{_named('event', event)} holds {given.tolist()[0]!r:.40}; expected 1 or True where the event "
+            f"{_named('event', event)} holds {shown(given.tolist()[0])}; expected 1 or True where the event "
             "was seen, 0 or False where time is censored"
         ) from None
 

@@ -22,6 +22,7 @@ from numpyro.distributions.transforms import (
 
 from sidebayes.common.arrays import is_traced
 from sidebayes.common.clocks import Measures, late_subjects
+from sidebayes.common.magnitudes import shown
 from sidebayes.common.warnings import warn_user
 
 from .block import Block
@@ -99,8 +100,8 @@ class HazardParameters(Block):
     ) -> None:
         if not isinstance(prior, HazardPrior):
             raise TypeError(
-                f"hazard = {prior!r:.60}; pass a HazardPrior, such as HazardPrior.weak(time, event), or take "
-                "all data from sidebayes.design(...).survival(...)"
+                f"hazard = {shown(prior)}; pass a HazardPrior, such as HazardPrior.weak(time, event), or "
+                "take all data from sidebayes.design(...).survival(...)"
             )
         sizes = {"association": ("random effects", len(random_map))}
         if covariates is not None:

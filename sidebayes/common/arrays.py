@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .columns import of_times
+from .magnitudes import shown
 
 __all__ = [
     "chosen_rows",
@@ -59,8 +60,8 @@ def real_array(name: str, values: Any) -> NDArray[np.float64]:
             return found.astype(float)
     if said := of_times(found, name):
         raise TypeError(said)
-    shown = found.tolist() if isinstance(values, _PANDAS) else values
-    raise TypeError(f"{name} = {shown!r:.60}; expected real numbers")
+    given = found.tolist() if isinstance(values, _PANDAS) else values
+    raise TypeError(f"{name} = {shown(given)}; expected real numbers")
 
 
 def given_array(name: str, values: Any) -> Any:
@@ -137,7 +138,7 @@ def plain_array(name: str, values: Any) -> NDArray:
     try:
         found = np.asarray(values)
     except ValueError:
-        raise TypeError(f"{name} = {values!r:.60}; expected rows of one length") from None
+        raise TypeError(f"{name} = {shown(values)}; expected rows of one length") from None
     if found.shape == () and found.dtype == object and isinstance(values, Iterable):
         raise no_array(name, values)
     if found.dtype == object and isinstance(values, _PANDAS):
@@ -146,8 +147,9 @@ def plain_array(name: str, values: Any) -> NDArray:
 
 
 def no_array(name: str, values: Any) -> TypeError:
-    """Refusal of sets, iterators and sparse matrices, of which NumPy makes a single object."""
-    remedy = f"{name}.toarray()" if hasattr(values, "toarray") else f"list({name})"
+    """Refusal of sets, iterators, sparse matrices and the like, of which NumPy makes a single object."""
+    remedy = f"list({name})" if isinstance(values, Iterable) else "an array"
+    remedy = f"{name}.toarray()" if hasattr(values, "toarray") else remedy
     return TypeError(f"{name} is a {type(values).__name__}, which is no array; pass {remedy}")
 
 
@@ -160,6 +162,8 @@ def name_array(name: str, values: Any) -> NDArray:
         See `plain_array`.
     """
     found = plain_array(name, values)
+    if found.shape == () and found.dtype == object and values is not None:
+        raise no_array(name, values)
     if found.dtype.kind in "SU" and not hasattr(values, "dtype"):
         return np.asarray(values, object)
     return found
@@ -190,7 +194,7 @@ def chosen_rows(name: str, rows: Any, size: int) -> NDArray[np.int64]:
         if places.ndim == 1 and not backward:
             return places
     raise ValueError(
-        f"{name} = {rows!r:.60}; expected row numbers from 0 on and below {size}, or a mask over all "
+        f"{name} = {shown(rows)}; expected row numbers from 0 on and below {size}, or a mask over all "
         f"{size} rows"
     )
 
@@ -206,5 +210,5 @@ def refuse_unwritable(name: str, values: Iterable[str]) -> None:
     for value in values:
         if "\0" in value or any("\ud800" <= one <= "\udfff" for one in value):
             raise ValueError(
-                f"{name} holds {str(value)!r:.60}, with a character that files cannot hold; replace it"
+                f"{name} holds {shown(str(value))}, with a character that files cannot hold; replace it"
             )

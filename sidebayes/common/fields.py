@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import numpy as np
 
 from .arrays import is_traced
+from .magnitudes import shown
 
 __all__ = [
     "Count",
@@ -31,7 +32,6 @@ __all__ = [
     "check_number",
     "check_seed",
     "rebuilt",
-    "shown",
 ]
 
 
@@ -75,8 +75,6 @@ class OneOf:
         """The names."""
         return f"one of {list(self.names)}"
 
-
-_MOST_SHOWN = 60
 
 Count = Annotated[int, Range(least=1, below=2**31)]
 Whole = Annotated[int, Range(least=0, below=2**63)]
@@ -150,14 +148,6 @@ def check_number(name: str, value: Any, bounds: Range) -> float:
     except _Unfit:
         wanted = f"a finite number {bounds}".rstrip()
         raise ValueError(f"{name} = {shown(value)}; expected {wanted}") from None
-
-
-def shown(value: Any) -> str:
-    """Text of a value in messages: its beginning if it is long, its type if it has no text of its own."""
-    text = repr(value)
-    if text.startswith("<") and text.endswith(">"):
-        return f"<{type(value).__name__}>"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 class _Unfit(Exception):

@@ -19,6 +19,7 @@ import h5py
 import pandas as pd
 
 from .columns import refuse_odd_names
+from .magnitudes import shown
 
 __all__ = [
     "FIT",
@@ -93,10 +94,12 @@ def as_path(path: Any, name: str = "path") -> Path:
         If it is empty or no system takes it.
     """
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
-        raise TypeError(f"{name} = {path!r:.80} is no path; give text, such as 'fit.nc', or a Path")
+        raise TypeError(
+            f"{name} = {shown(path)} is no path; give text, such as 'fit.nc', or a Path"
+        )
     if not os.fspath(path) or "\0" in os.fspath(path):
         raise ValueError(
-            f"{name} = {os.fspath(path)!r:.80} names no file; give one, such as 'fit.nc'"
+            f"{name} = {shown(os.fspath(path))} names no file; give one, such as 'fit.nc'"
         )
     try:
         os.stat(path)
@@ -104,8 +107,8 @@ def as_path(path: Any, name: str = "path") -> Path:
         pass
     except OSError as error:  # such as a name that is too long
         raise ValueError(
-            f"{name} = {os.fspath(path)!r:.80} names no file that can be read or written ({error.strerror}); "
-            "give another"
+            f"{name} = {shown(os.fspath(path))} names no file that can be read or written "
+            f"({error.strerror}); give another"
         ) from None
     return Path(path)
 

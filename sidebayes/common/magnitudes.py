@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,12 @@ __all__ = [
     "listed",
     "refuse_huge",
     "refuse_tiny",
+    "shown",
     "warn_of_far_rows",
 ]
+
+_MOST_SHOWN = 60
+"""Largest number of characters of a value in a message."""
 
 _LEVELS = 256
 """Steps between the least and the largest value of a column that its floating-point type must resolve."""
@@ -239,3 +244,13 @@ def counted(number: int | np.integer, what: str) -> str:
 def listed(items: Sequence[int] | Sequence[str] | NDArray) -> str:
     """The first five of some numbers or names, for messages."""
     return ", ".join(map(str, items[:5])) + (", ..." if len(items) > 5 else "")
+
+
+def shown(value: Any) -> str:
+    """Text of a value in messages: its beginning if it is long, its type if it has no text of its own."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    text = " ".join(repr(value).split())
+    if text.startswith("<") and text.endswith(">"):
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

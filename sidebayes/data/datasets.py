@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..common.class_names import class_codes, named_classes, warn_of_marks
 from ..common.fields import check_integer
 from ..common.folders import cache_folder, is_private
+from ..common.magnitudes import shown
 from .frames import need_columns, read_features, read_frame, with_names
 
 __all__ = ["ENDINGS", "Dataset", "file_of", "load_dataset", "load_frame", "names"]
@@ -221,9 +222,9 @@ def load_dataset(
             f"num_points is for simulated sets, one of {sorted(_SIMULATED)}; leave it out for {name!r}"
         )
     if not isinstance(drop, str | Sequence) or not all(isinstance(one, str) for one in drop):
-        raise TypeError(f"drop = {drop!r:.60}; pass the names of columns, drop=['id']")
+        raise TypeError(f"drop = {shown(drop)}; pass the names of columns, drop=['id']")
     if label is not None and not isinstance(label, str):
-        raise TypeError(f"label = {label!r:.60}; pass the name of a column")
+        raise TypeError(f"label = {shown(label)}; pass the name of a column")
     drop = [drop] if isinstance(drop, str) else list(drop)
     path = file_of(name)
     if path is not None:

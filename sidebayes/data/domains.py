@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.fields import Range, check_integer, check_number, check_seed
+from ..common.magnitudes import shown
 from .datasets import Dataset
 
 __all__ = ["simulate_domains"]
@@ -111,7 +112,7 @@ def simulate_domains(
 Dataset('traffic target', 300 points x 3 features, 4 classes))
     """
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"kind = {kind!r:.60}; expected one of {sorted(_KINDS)}")
+        raise ValueError(f"kind = {shown(kind)}; expected one of {sorted(_KINDS)}")
     most = 1.0 if kind == "concept" else np.inf
     strength = check_number("strength", strength, Range(least=0, most=most))
     sizes = check_integer("num_source", num_source), check_integer("num_target", num_target)

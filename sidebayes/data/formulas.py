@@ -16,6 +16,7 @@ from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..common.columns import column_names, first_odd, of_times
+from ..common.magnitudes import shown
 from ..common.warnings import warn_user
 from .formula_parts import (
     EXAMPLE,
@@ -98,7 +99,7 @@ class Design(Mapping[str, Any]):
             If a column is missing or incomplete, or there is no such output.
         """
         if output is not None and not (isinstance(output, str) and output in self.names):
-            raise ValueError(f"output = {output!r:.60}; expected one of {list(self.names)}")
+            raise ValueError(f"output = {shown(output)}; expected one of {list(self.names)}")
         frame = _as_frame(table)
         _check_group(self._group, frame)
         matrices, rows = [], []
@@ -157,14 +158,14 @@ class Design(Mapping[str, Any]):
             If `hazard` is no `HazardPrior`.
         """
         if hazard is not None and not isinstance(hazard, HazardPrior):
-            raise TypeError(f"hazard = {hazard!r:.60}; expected a HazardPrior")
+            raise TypeError(f"hazard = {shown(hazard)}; expected a HazardPrior")
         if hazard is not None and num_intervals is not None:
             raise ValueError("hazard has intervals of its own; leave num_intervals out")
         text = formula if isinstance(formula, str) else ""
         found = re.fullmatch(rf"\s*Surv\(\s*({NAME})\s*,\s*({NAME})\s*\)\s*~(.+)", text)
         if not found:
             raise ValueError(
-                f"formula = {formula!r:.60}; expected such as 'Surv(time, event) ~ age'"
+                f"formula = {shown(formula)}; expected such as 'Surv(time, event) ~ age'"
             )
         subjects = Groups(self["subjects"]).names
         frame = _one_row_each(_as_frame(table), self._group, subjects)
@@ -389,7 +390,7 @@ def _as_formulas(given: Any) -> tuple[str, ...]:
     """Formulas as text, one at least."""
     if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
         raise ValueError(
-            f"formula = {given!r:.60}; expected text, or several in a list, such as {EXAMPLE}"
+            f"formula = {shown(given)}; expected text, or several in a list, such as {EXAMPLE}"
         )
     if not given:
         raise ValueError(f"formula is empty; write one, such as {EXAMPLE}")

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..common.columns import column_names, of_complex, of_text, of_times
+from ..common.magnitudes import shown
 from ..common.warnings import warn_user
 
 __all__ = ["MixedTable", "mixed_table"]
@@ -100,13 +101,13 @@ def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> 
     names = column_names(_checked(frame), "frame") or ()
     given = dict(kinds or {}) if isinstance(kinds, Mapping | None) else None
     if given is None:
-        raise TypeError(f"kinds = {kinds!r:.60}; pass a mapping from column to kind")
+        raise TypeError(f"kinds = {shown(kinds)}; pass a mapping from column to kind")
     strangers = sorted(set(map(str, given)) - set(names))
     if strangers:
         raise ValueError(f"kinds names {strangers}, which are no columns of the frame")
     wrong = [one for one in given.values() if one not in _KINDS]
     if wrong:
-        raise ValueError(f"kinds has {wrong[0]!r:.40}; expected one of {', '.join(_KINDS)}")
+        raise ValueError(f"kinds has {shown(wrong[0])}; expected one of {', '.join(_KINDS)}")
     read, levels = [], []
     for position, name in enumerate(names):
         column = frame.iloc[:, position]
@@ -119,7 +120,7 @@ def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> 
             )
         if len(own) == 1:
             raise ValueError(
-                f"column {name!r} has one level, {pd.Index(own).tolist()[0]!r:.40}; drop it"
+                f"column {name!r} has one level, {shown(pd.Index(own).tolist()[0])}; drop it"
             )
         read.append(f"{kind}:{len(own)}" if own else kind)
         levels.append(own)
@@ -194,7 +195,7 @@ def _coded(column: pd.Series, levels: tuple) -> NDArray[np.float64]:
     unknown = (codes < 0) & ~missing
     if unknown.any():
         raise ValueError(
-            f"column {column.name!r} has the level {column[unknown].tolist()[0]!r:.40}, which is none of "
+            f"column {column.name!r} has the level {shown(column[unknown].tolist()[0])}, which is none of "
             f"{pd.Index(levels).tolist()[:10]}"
         )
     return np.where(missing, np.nan, codes)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.files import as_path
+from ..common.magnitudes import shown
 
 __all__ = ["Scan", "scan"]
 
@@ -219,7 +220,7 @@ def _chosen(columns: Any, found: _Found, path: Path) -> tuple[str, ...]:
     """Columns to read, all of them numbers."""
     if isinstance(columns, str) or not (columns is None or np.iterable(columns)):
         raise TypeError(
-            f"columns = {columns!r:.60}; give a list of names, such as [{columns!r:.60}]"
+            f"columns = {shown(columns)}; give a list of names, such as [{shown(columns)}]"
         )
     if isinstance(columns, set | frozenset):
         raise TypeError("columns is a set, which has no order; give a list of names")

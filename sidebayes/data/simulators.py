@@ -13,6 +13,7 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from ..common.class_names import class_codes
 from ..common.fields import Range, check_integer, check_number, check_seed
+from ..common.magnitudes import shown
 
 __all__ = ["decline_populations", "simulate_decline", "simulate_links"]
 
@@ -197,7 +198,7 @@ def decline_populations(measure: str) -> tuple[Population, Population]:
         ``LongTable.from_times(..., center=80, unit=10)``.
     """
     if not isinstance(measure, str) or measure not in _OBAS:
-        raise ValueError(f"measure = {measure!r:.60}; expected one of {sorted(_OBAS)}")
+        raise ValueError(f"measure = {shown(measure)}; expected one of {sorted(_OBAS)}")
     # an intercept and slope of age become those of decades from 80 years on
     basis = np.array([[1.0, _CENTER], [0.0, _DECADE]])
 

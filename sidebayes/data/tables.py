@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..common.arrays import no_array
 from ..common.class_names import named_classes, warn_of_marks
 from ..common.columns import column_names, column_order, of_times, refuse_odd_names
-from ..common.magnitudes import counted, listed, refuse_huge
+from ..common.magnitudes import counted, listed, refuse_huge, shown
 
 __all__ = [
     "as_plain",
@@ -98,7 +98,7 @@ def check_data(
                 "a column for each"
             )
         raise TypeError(
-            f"{name} = {x!r:.40} is not a data matrix; pass an array of shape {shape_of(dims)}, e.g. "
+            f"{name} = {shown(x)} is not a data matrix; pass an array of shape {shape_of(dims)}, e.g. "
             f"{example}"
         )
     if hasattr(x, "toarray"):
@@ -180,9 +180,10 @@ def _numbers(x: Any, name: str) -> NDArray:
     if values is None or values.dtype.kind not in "fiub":
         if said := of_times(x, name):
             raise TypeError(said)
-        if isinstance(x, Iterable) and np.asanyarray(x).ndim == 0:
+        given = np.asanyarray(x)
+        if given.shape == () and given.dtype == object:
             raise no_array(name, x)
-        kind = getattr(np.asanyarray(x), "dtype", "something else")
+        kind = given.dtype
         raise TypeError(
             f"{name} holds {kind}, expected real numbers; encode or drop the columns that are not "
             "numeric"
@@ -232,7 +233,7 @@ def check_names(names: Any, num_features: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"x{number}" for number in range(num_features))
     if isinstance(names, str | Mapping) or not np.iterable(names):
-        raise TypeError(f"feature_names = {names!r:.60}; give a list with one name per feature")
+        raise TypeError(f"feature_names = {shown(names)}; give a list with one name per feature")
     found = tuple(map(str, names))
     if len(found) != num_features:
         raise ValueError(

@@ -26,7 +26,7 @@ from sidebayes.diagnostics.trust.verdict import verdict
 
 from ..common.fields import check_integer
 from ..common.files import FIT, check_writable, sealed, write_whole
-from ..common.magnitudes import counted
+from ..common.magnitudes import counted, shown
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
@@ -234,7 +234,7 @@ class Fit(FitBase):
             For another group, or a model without such latent variables.
         """
         if group not in ("posterior", "latents"):
-            raise ValueError(f"group = {group!r:.60}; expected 'posterior' or 'latents'")
+            raise ValueError(f"group = {shown(group)}; expected 'posterior' or 'latents'")
         if group == "latents":
             return of_effects.summary_of_latents(self)
         draws = unwrapped(self.aligned[0])

@@ -20,6 +20,7 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..common.arrays import real_array
+from ..common.magnitudes import shown
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
 from .base.predictions import over_draws
@@ -333,7 +334,7 @@ def shape_difference(
     names = group_names(fit, means.shape[1]).tolist()
     for name, value in (("first", first), ("second", second)):
         if value not in names:
-            raise ValueError(f"{name} = {value!r:.60}; expected one of the groups {names}")
+            raise ValueError(f"{name} = {shown(value)}; expected one of the groups {names}")
     one, two = (chart.shapes(means[:, names.index(value)]) for value in (first, second))
     moved = two - one
     lengths = np.linalg.norm(moved, axis=-1)

@@ -21,6 +21,7 @@ from sidebayes.models.blocks.side_information.groups import Groups, check_order_
 
 from ..common.arrays import real_array
 from ..common.clocks import Measures, late_subjects
+from ..common.magnitudes import shown
 from ..common.warnings import warn_user
 from ..runs.checks import check_dims
 from ..runs.run import Run
@@ -231,7 +232,7 @@ def _times(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.f
     """Times as an array of this shape."""
     found = real_array(name, values)
     if not np.isfinite(found).all() or (found < 0).any():
-        raise ValueError(f"{name} = {values!r:.60}; expected finite times from 0 on")
+        raise ValueError(f"{name} = {shown(values)}; expected finite times from 0 on")
     try:
         return found.reshape(-1) if shape == (-1,) else np.broadcast_to(found, shape)
     except ValueError:

@@ -23,6 +23,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ..common.columns import refuse_unknown_options
 from ..common.fields import check_integer
+from ..common.magnitudes import shown
 from ..data.tables import as_plain, check_data, shape_of
 from .cards import CARDS, takes_links
 
@@ -149,7 +150,7 @@ def _check_labels(value: Any, role: Role) -> PartialLabels:
 
 def _check_sets(value: Any, role: Role) -> tuple:
     if isinstance(value, str | Mapping) or not np.iterable(value):
-        raise TypeError(f"{role.name} = {value!r:.40}; pass {wanted(role)}")
+        raise TypeError(f"{role.name} = {shown(value)}; pass {wanted(role)}")
     return tuple(value)
 
 
@@ -165,6 +166,8 @@ def _check_ties(links: Any, name: str, method: str) -> Links:
 def _check_groups(value: Any, name: str) -> Groups:
     try:
         groups = value if isinstance(value, Groups) else Groups(as_plain(value, name))
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name}: {error}; pass the group of each row") from None
     without = np.flatnonzero(np.asarray(groups.codes) < 0)
@@ -289,7 +292,7 @@ def check_options(
             if name in getattr(engine, "__dataclass_fields__", ()):
                 raise TypeError(
                     f"{method} has no option {name!r}, which is a setting of the engine; pass "
-                    f"engine={type(engine).__name__}({name}={options[name]!r:.60})"
+                    f"engine={type(engine).__name__}({name}={shown(options[name])})"
                 )
             refuse_unknown_options(method, [name], known, [role.name for role in signature.data])
 

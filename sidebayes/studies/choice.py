@@ -17,8 +17,8 @@ from sidebayes.diagnostics.comparison.ties import (
 from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.base import Evidence
 
-from ..common.fields import Range, check_integer, check_number, shown
-from ..common.magnitudes import counted
+from ..common.fields import Range, check_integer, check_number
+from ..common.magnitudes import counted, shown
 from ..common.warnings import warn_user
 from ..results.fit import Fit
 

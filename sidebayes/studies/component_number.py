@@ -22,7 +22,7 @@ from sidebayes.models.blocks.side_information.partial_labels import TooFewCluste
 
 from ..api import fit
 from ..common.fields import check_seed
-from ..common.magnitudes import counted
+from ..common.magnitudes import counted, shown
 from ..common.warnings import told_once
 from ..results.fit import Fit
 from ..results.scores.validation import refuse_no_likelihood
@@ -136,7 +136,7 @@ def select_components(
     """
     tried = read_numbers("num_clusters", num_clusters, "range(1, 7)")
     if not isinstance(criterion, str) or criterion not in ("bic", "evidence"):
-        raise ValueError(f"criterion = {criterion!r:.60}; expected 'bic' or 'evidence'")
+        raise ValueError(f"criterion = {shown(criterion)}; expected 'bic' or 'evidence'")
     card = find_card(method) if isinstance(method, str) else None
     if card is not None and "composite likelihood" in card.tags:
         raise ValueError(

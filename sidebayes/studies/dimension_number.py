@@ -16,7 +16,7 @@ from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
 
 from ..api import fit
 from ..common.fields import check_seed
-from ..common.magnitudes import counted
+from ..common.magnitudes import counted, shown
 from ..common.warnings import warn_user
 from ..results.fit import Fit
 from ..results.positions import WIDE
@@ -112,7 +112,7 @@ def select_dimensions(
     """
     tried = read_numbers("num_dimensions", num_dimensions, "range(1, 5)")
     if not isinstance(criterion, str) or criterion not in ("loo", "evidence"):
-        raise ValueError(f"criterion = {criterion!r:.60}; expected 'loo' or 'evidence'")
+        raise ValueError(f"criterion = {shown(criterion)}; expected 'loo' or 'evidence'")
     if surplus := sorted(arguments.keys() & {"num_dimensions", "method"}):
         raise TypeError(f"{surplus} cannot be given: select_dimensions chooses them")
     run = partial(fit, "geodesic_embedding", *data, engine=engine, seed=check_seed(seed))
@@ -152,7 +152,7 @@ def select_dimensions(
     path.insert(4, "difference_se", pd.Series(errors))
     if criterion == "evidence" and path["log_evidence"].isna().all():
         raise ValueError(
-            f"engine {engine!r:.60} has no evidence; use 'laplace', or criterion='loo'"
+            f"engine {shown(engine)} has no evidence; use 'laplace', or criterion='loo'"
         )
     if criterion == "loo":
         near = path["elpd"] + path["difference_se"] >= path["elpd"].max()

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from sidebayes.common.files import as_path, no_folder, stale_parts, write_whole
+from sidebayes.common.magnitudes import shown
 from sidebayes.common.warnings import warn_user
 
 from ..base import Engine, Keeper, Problem
@@ -43,7 +44,7 @@ def check_checkpoint(path: Any) -> str:
         If it is no path, its folder is missing, or it holds something other than a checkpoint.
     """
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"checkpoint = {path!r:.80}; expected the path of a file")
+        raise TypeError(f"checkpoint = {shown(path)}; expected the path of a file")
     try:
         file = as_path(path)
         if file.is_dir():
@@ -52,7 +53,7 @@ def check_checkpoint(path: Any) -> str:
             raise no_folder(file.parent)
         _refuse_foreign(file)
     except ValueError as error:
-        raise ValueError(f"checkpoint = {os.fspath(path)!r:.80}: {error}") from None
+        raise ValueError(f"checkpoint = {shown(os.fspath(path))}: {error}") from None
     return os.fspath(path)
 
 

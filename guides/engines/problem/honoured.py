@@ -21,6 +21,8 @@ from numpyro.primitives import Messenger
 from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
+from sidebayes.common.magnitudes import shown
+
 __all__ = [
     "Honoured",
     "IntegersNeededError",
@@ -362,7 +364,7 @@ def naming_text(options: Mapping[str, Any]) -> Iterator[None]:
         text = {n: v for n, v in options.items() if isinstance(v, str)}
         if not text or "UFunc" not in type(error).__name__:
             raise
-        named = ", ".join(f"{name} = {value!r:.40}" for name, value in text.items())
+        named = ", ".join(f"{name} = {shown(value)}" for name, value in text.items())
         raise TypeError(
             f"the model computes with text where it needs numbers; of its options {named} is text: "
             "pass a number"

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from numpyro.distributions import biject_to
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 
+from sidebayes.common.magnitudes import shown
+
 from ..base import Problem
 from ..plumbing.indicators import kept_indicators, plain_support
 from ..plumbing.programs import unchecked
@@ -316,7 +318,7 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
             value = np.asarray(init[name], float)
         except (TypeError, ValueError):
             raise TypeError(
-                f"init[{name!r}] = {init[name]!r:.60}; expected numbers of shape {shape}"
+                f"init[{name!r}] = {shown(init[name])}; expected numbers of shape {shape}"
             ) from None
         if value.shape != shape:
             raise ValueError(f"init[{name!r}] has shape {value.shape}, expected {shape}")

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 from sidebayes.common.arrays import real_array, refuse_gaps
+from sidebayes.common.magnitudes import shown
 
 from .table import two_classes
 
@@ -76,7 +77,7 @@ def align_kernels(grams: Any, labels: ArrayLike) -> NDArray[np.float64]:
     """
     several = isinstance(grams, list | tuple) or (isinstance(grams, np.ndarray) and grams.ndim == 3)
     if not several or not len(grams):
-        raise TypeError(f"grams = {grams!r:.60}; pass a list of kernel matrices")
+        raise TypeError(f"grams = {shown(grams)}; pass a list of kernel matrices")
     columns, target = _centred({f"grams[{n}]": one for n, one in enumerate(grams)}, labels)
     weights = nnls(columns.T, target)[0]
     total = weights.sum()

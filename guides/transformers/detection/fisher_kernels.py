@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from .likelihood_ratio import class_populations
 from .population import MixPrior, Population, Whitened, triangular_root
@@ -127,7 +128,7 @@ class FisherFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         known = ("A", "B", "C", "marginalised")
         if not isinstance(self.design, str) or self.design not in known:
             raise ValueError(
-                f"design = {self.design!r:.60}; expected 'A', 'B', 'C' or 'marginalised'"
+                f"design = {shown(self.design)}; expected 'A', 'B', 'C' or 'marginalised'"
             )
         check_integer("num_draws", self.num_draws)
         self.classes_, codes = check_labels(X, y)

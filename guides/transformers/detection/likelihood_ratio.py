@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sidebayes.common.arrays import real_array
+from sidebayes.common.magnitudes import shown
 
 from .estimation import estimated
 from .population import MixPrior, Population
@@ -96,10 +97,10 @@ class LikelihoodRatio(ClassifierMixin, BaseEstimator):
             If a class has no more subjects than there are random effects.
         """
         if not isinstance(self.individual, bool | np.bool_):
-            raise ValueError(f"individual = {self.individual!r:.60}; expected True or False")
+            raise ValueError(f"individual = {shown(self.individual)}; expected True or False")
         costs = real_array("costs", self.costs)
         if costs.shape != (2,) or not (np.isfinite(costs) & (costs > 0)).all():
-            raise ValueError(f"costs = {self.costs!r:.60}; expected two positive numbers")
+            raise ValueError(f"costs = {shown(self.costs)}; expected two positive numbers")
         self.classes_, codes = check_labels(X, y)
         self.populations_ = class_populations(
             X, self.classes_, codes, self.populations, self.individual
@@ -146,5 +147,5 @@ def class_populations(
         ]
     found = list(given) if isinstance(given, list | tuple) else []
     if len(found) != 2 or not all(isinstance(one, Population) for one in found):
-        raise TypeError(f"populations = {given!r:.60}; pass two of Population, one per class")
+        raise TypeError(f"populations = {shown(given)}; pass two of Population, one per class")
     return found

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
 from sidebayes.common.arrays import real_array, refuse_gaps
+from sidebayes.common.magnitudes import shown
 
 from .table import LongTable, SubjectSums
 
@@ -182,7 +183,7 @@ class Population:
             object.__setattr__(self, name, value)
         if not isinstance(self.columns, Mapping):
             raise TypeError(
-                f"columns = {self.columns!r:.60}; pass a mapping of 'fixed', 'random' and 'outputs' to names"
+                f"columns = {shown(self.columns)}; pass a mapping of 'fixed', 'random' and 'outputs' to names"
             )
         if (self.noise <= 0).any():
             raise ValueError(f"noise = {self.noise}; expected positive standard deviations")
@@ -208,7 +209,7 @@ class Population:
             return cls(coefficients.to_numpy(), params["covariance"], params["noise"], columns)
         except (AttributeError, KeyError) as error:
             raise TypeError(
-                f"fit = {fit!r:.60}; pass a Fit of 'mixed_effects', which has coefficients, covariance and "
+                f"fit = {shown(fit)}; pass a Fit of 'mixed_effects', which has coefficients, covariance and "
                 "noise"
             ) from error
 
@@ -330,7 +331,7 @@ class MixPrior:
         given = self.populations
         found = tuple(given) if isinstance(given, list | tuple) else ()
         if not found or not all(isinstance(one, Population) for one in found):
-            raise TypeError(f"populations = {given!r:.60}; pass a list of Population")
+            raise TypeError(f"populations = {shown(given)}; pass a list of Population")
         shapes = {(len(p.coefficients), len(p.root), len(p.noise)) for p in found}
         if len(shapes) > 1:
             raise ValueError(
@@ -344,7 +345,7 @@ class MixPrior:
         share = np.ones(len(found)) if self.weights is None else real_array("weights", self.weights)
         if share.shape != (len(found),) or not (np.isfinite(share) & (share > 0)).all():
             raise ValueError(
-                f"weights = {self.weights!r:.60}; expected {len(found)} positive numbers"
+                f"weights = {shown(self.weights)}; expected {len(found)} positive numbers"
             )
         object.__setattr__(self, "populations", found)
         object.__setattr__(self, "weights", share / share.sum())

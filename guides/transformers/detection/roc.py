@@ -11,6 +11,7 @@ from sidebayes.models.blocks.side_information.groups import refuse_mixed_orders
 
 from sidebayes.common.arrays import real_array, refuse_gaps
 from sidebayes.common.fields import Range, check_number
+from sidebayes.common.magnitudes import shown
 
 from .table import two_classes
 
@@ -164,7 +165,7 @@ def _with_point(x: NDArray, y: NDArray, at: float) -> tuple[NDArray, NDArray]:
 
 def _curve(name: str, curve: Any) -> tuple[NDArray, NDArray]:
     if not isinstance(curve, list | tuple) or len(curve) < 2:
-        raise TypeError(f"{name} = {curve!r:.60}; pass false-positive and true-positive rates")
+        raise TypeError(f"{name} = {shown(curve)}; pass false-positive and true-positive rates")
     x, y = real_array(name, curve[0]), real_array(name, curve[1])
     if x.ndim != 1 or x.shape != y.shape or not x.size:
         raise ValueError(f"{name} has rates of shapes {x.shape} and {y.shape}; expected equal ones")

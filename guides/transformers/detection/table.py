@@ -18,6 +18,7 @@ from sidebayes.models.blocks.side_information.groups import (
 from sidebayes.common.arrays import plain_array, real_array, refuse_gaps
 from sidebayes.common.columns import column_names
 from sidebayes.common.fields import Range, check_integer, check_number
+from sidebayes.common.magnitudes import shown
 
 __all__ = ["LongTable", "SubjectSums", "by_output", "check_columns", "check_groups", "check_labels"]
 
@@ -169,10 +170,11 @@ class LongTable:
         """
         asked = plain_array("subjects", subjects)
         if asked.ndim != 1 or asked.dtype.kind not in "iu":
-            raise TypeError(f"subjects = {subjects!r:.60}; expected whole numbers of samples")
+            raise TypeError(f"subjects = {shown(subjects)}; expected whole numbers of samples")
         if not asked.size or asked.min() < 0 or asked.max() >= len(self):
             raise ValueError(
-                f"subjects = {subjects!r:.60}; expected some of 0 to {len(self) - 1}, the {len(self)} samples"
+                f"subjects = {shown(subjects)}; expected some of 0 to {len(self) - 1}, the {len(self)} "
+                "samples"
             )
         if len(np.unique(asked)) < len(asked):
             raise ValueError("subjects names one twice; give copies names of their own")

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.common.arrays import chosen_rows
 from sidebayes.common.fields import check_integer
-from sidebayes.common.magnitudes import listed, refuse_huge, refuse_tiny
+from sidebayes.common.magnitudes import listed, refuse_huge, refuse_tiny, shown
 from sidebayes.common.warnings import warn_user
 
 from .embedding import Embedding
@@ -158,7 +158,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         rule = neighbor_rule(self.n_neighbors, self.radius, self.metric, self.neighbors)
         number = check_integer("n_components", self.n_components)
         if not isinstance(self.converge, bool | np.bool_):
-            raise ValueError(f"converge = {self.converge!r:.60}; expected True or False")
+            raise ValueError(f"converge = {shown(self.converge)}; expected True or False")
         if self.n_landmarks is not None:
             check_integer("n_landmarks", self.n_landmarks, number + 1)
         if self.metric == "precomputed":
@@ -340,7 +340,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         check_is_fitted(self, "_manifold")
         if of not in ("edges", "rows"):
-            raise ValueError(f"of = {of!r:.60}; expected 'edges' or 'rows'")
+            raise ValueError(f"of = {shown(of)}; expected 'edges' or 'rows'")
         return most_moving(
             self._manifold.geodesics, check_integer("number", number), of_rows=of == "rows"
         )

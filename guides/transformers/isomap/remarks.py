@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidebayes.common.fields import Range, check_integer, check_number
-from sidebayes.common.magnitudes import listed
+from sidebayes.common.magnitudes import listed, shown
 
 from .embedding import Embedding
 from .graphs.manifold import Manifold, Nearest
@@ -25,9 +25,9 @@ def neighbor_rule(
 ) -> Neighbors:
     """Return the rule by which rows are neighbours, from arguments of `IncrementalIsomap`."""
     if not isinstance(metric, str) or metric not in _METRICS:
-        raise ValueError(f"metric = {metric!r:.60}; expected one of {_METRICS}")
+        raise ValueError(f"metric = {shown(metric)}; expected one of {_METRICS}")
     if not isinstance(neighbors, str) or neighbors not in ("exact", "approximate"):
-        raise ValueError(f"neighbors = {neighbors!r:.60}; expected 'exact' or 'approximate'")
+        raise ValueError(f"neighbors = {shown(neighbors)}; expected 'exact' or 'approximate'")
     if radius is not None:
         if n_neighbors is not None:
             raise ValueError(

@@ -13,6 +13,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from sidebayes.common.files import MAP, as_path, check_writable, write_whole
+from sidebayes.common.magnitudes import shown
 
 from .embedding import Embedding
 from .graphs.geodesics import Geodesics
@@ -76,7 +77,7 @@ def read_state(path: Any) -> tuple[dict[str, Any], Manifold, Embedding]:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays["header"]))
         if header.get("kind") != _KIND:
-            raise ValueError(f"it is {header.get('kind')!r:.60}, not {_KIND!r}")
+            raise ValueError(f"it is {shown(header.get('kind'))}, not {_KIND!r}")
         return header, _manifold(header, arrays), _embedding(header["numbers"], arrays)
     except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{given} holds no whole map: {error}; save it again") from error

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from sidebayes.common.arrays import plain_array, real_array, refuse_gaps
 from sidebayes.common.class_names import check_class_names
 from sidebayes.common.fields import rebuilt
+from sidebayes.common.magnitudes import shown
 
 from ..label_inference.padding import padded
 from ..side_information.partial_labels import frozen
@@ -70,7 +71,7 @@ class Anchors:
             fits = given.shape == (len(points),) and given.dtype.kind in "iu"
             if not fits or (given < 0).any() or (given >= most).any():
                 raise ValueError(
-                    f"Anchors: {name} = {given!r:.60}; expected an integer from 0 to {most - 1} for each of "
+                    f"Anchors: {name} = {shown(given)}; expected an integer from 0 to {most - 1} for each of "
                     f"the {len(points)} points"
                 )
             object.__setattr__(self, name, frozen(given.astype(np.int64)))

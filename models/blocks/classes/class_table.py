@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from sidebayes.common.arrays import given_array, is_traced
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from ..mixtures.weights import DirichletWeights
 from ..side_information.partial_labels import PartialLabels
@@ -60,7 +61,7 @@ def class_table(
     fits = prior.dtype.kind in "fiu" and prior.shape in ((), (num_classes,))
     if not fits or not (traced or (np.isfinite(prior) & (prior >= _LEAST)).all()):
         raise ValueError(
-            f"class_concentration = {concentration!r:.60}; expected a number of at least {_LEAST}, or "
+            f"class_concentration = {shown(concentration)}; expected a number of at least {_LEAST}, or "
             f"one for each of the {num_classes} classes"
         )
     untold = untold_classes(known, num_classes)

@@ -23,7 +23,7 @@ from numpyro.distributions.transforms import (
 
 from sidebayes.common.arrays import is_traced, plain_array
 from sidebayes.common.fields import check_integer
-from sidebayes.common.magnitudes import listed
+from sidebayes.common.magnitudes import listed, shown
 
 from ..block import Block
 from ..components.gaussian_prior import GaussianPrior, resolve_prior
@@ -52,8 +52,8 @@ def prototype_table(
     given = plain_array("prototypes", prototypes)
     if given.ndim != 2 or given.shape[1] != 2 or given.dtype.kind not in "iu":
         raise TypeError(
-            f"prototypes = {prototypes!r:.60}; expected (component, class) of each, such as ((0, 0), (0, 1), "
-            "(1, 1)); sidebayes.grow_prototypes finds them"
+            f"prototypes = {shown(prototypes)}; expected (component, class) of each, such as ((0, 0), (0, "
+            "1), (1, 1)); sidebayes.grow_prototypes finds them"
         )
     clusters, classes = given.astype(np.int64).T
     for name, values, size in (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from sidebayes.common.arrays import given_array
-from sidebayes.common.magnitudes import counted
+from sidebayes.common.magnitudes import counted, shown
 
 from ..components.gaussian_block import GaussianComponents
 from ..components.shift_prior import ShiftPrior, WorthPrior
@@ -87,11 +87,11 @@ def resolve_shift(
     if not isinstance(shift, ShiftPrior) and not (
         isinstance(shift, str) and shift in ("source", "flat")
     ):
-        raise ValueError(f"shift = {shift!r:.60}; expected 'source', 'flat' or a ShiftPrior")
+        raise ValueError(f"shift = {shown(shift)}; expected 'source', 'flat' or a ShiftPrior")
     for name, value in {"worth": worth, "weights_worth": weights_worth}.items():
         if shift != "source" and value is not None:
             raise ValueError(
-                f"{name} is for shift='source' alone; shift = {shift!r:.60}: leave it out"
+                f"{name} is for shift='source' alone; shift = {shown(shift)}: leave it out"
             )
     if isinstance(shift, ShiftPrior):
         return shift
@@ -111,12 +111,15 @@ def resolve_shift(
             "number of points for each, or leave it out"
         )
     if not isinstance(worth, Tracer) and not (np.asarray(worth) > 0).all():
-        raise ValueError(f"worth = {worth!r:.60}; expected positive numbers of points")
+        numbers = np.asarray(worth).tolist()
+        raise ValueError(f"worth = {shown(numbers)}; expected positive numbers of points")
     if weights_worth is None:
         return WorthPrior(jnp.asarray(worth))
     weights = given_array("weights_worth", weights_worth)
     if np.shape(weights) or not (isinstance(weights, Tracer) or weights >= 0):
-        raise ValueError(f"weights_worth = {weights_worth!r:.60}; expected a number of points >= 0")
+        raise ValueError(
+            f"weights_worth = {shown(weights_worth)}; expected a number of points >= 0"
+        )
     return WorthPrior(jnp.asarray(worth), jnp.asarray(weights))
 
 
@@ -157,7 +160,7 @@ class SourceComponents(GaussianComponents):
         strength: float = math.inf,
     ) -> None:
         if not isinstance(covariance, str) or covariance not in _FORMS:
-            raise ValueError(f"covariance = {covariance!r:.60}; expected one of {_FORMS}")
+            raise ValueError(f"covariance = {shown(covariance)}; expected one of {_FORMS}")
         if data is not None and np.shape(data)[1] != source.num_features:
             raise ValueError(
                 f"x has {np.shape(data)[1]} features and the source {source.num_features}; both domains "

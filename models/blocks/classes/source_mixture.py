@@ -17,7 +17,7 @@ from sidebayes.common.arrays import plain_array, point_table, real_array
 from sidebayes.common.class_names import check_class_names
 from sidebayes.common.columns import column_order, refuse_odd_names
 from sidebayes.common.fields import rebuilt
-from sidebayes.common.magnitudes import counted
+from sidebayes.common.magnitudes import counted, shown
 
 from ..components.gaussians.gaussian import Gaussian
 from ..side_information.partial_labels import PartialLabels
@@ -84,7 +84,7 @@ class SourceMixture:
             raise ValueError("SourceMixture: weights must be positive and sum to one")
         if classes.dtype.kind not in "iu" or classes.shape != (size,):
             raise ValueError(
-                f"SourceMixture: component_class = {self.component_class!r:.60}; expected {size} integers"
+                f"SourceMixture: component_class = {shown(self.component_class)}; expected {size} integers"
             )
         if set(classes.tolist()) != set(range(int(classes.max()) + 1)):
             raise ValueError(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sidebayes.common.arrays import is_traced
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from ..side_information.partial_labels import PartialLabels, as_partial_labels
 
@@ -147,7 +148,7 @@ def noise_of_strength(strength: float, num_classes: int) -> float:
     """
     number = isinstance(strength, Real) and not isinstance(strength, bool)
     if not number or not strength >= 0:
-        raise ValueError(f"strength = {strength!r:.60}; expected a number >= 0, in nats")
+        raise ValueError(f"strength = {shown(strength)}; expected a number >= 0, in nats")
     certain = float(min(strength, _NO_NOISE))  # an integer may exceed all floats
     odds = (num_classes - 1) * math.exp(-certain)
     return odds / (1 + odds)

@@ -16,6 +16,7 @@ from sklearn.metrics import pairwise_distances_argmin
 
 from sidebayes.common.arrays import point_table, real_array
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from ..numbers import library_of, pytree_of_numbers
 from .kmeans_starts import kmeans_centres
@@ -212,7 +213,7 @@ def _check_number(name: str, value: ArrayLike, least: float, bound: str) -> None
         return
     known = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiu"
     if not known or not least < float(np.asarray(value)) < np.inf:
-        raise ValueError(f"GaussianPrior({name}={value!r:.60}): expected a number > {bound}")
+        raise ValueError(f"GaussianPrior({name}={shown(value)}): expected a number > {bound}")
 
 
 def _check_numbers(mean: NDArray, scale: NDArray) -> None:

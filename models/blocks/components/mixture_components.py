@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from ..mixtures.weights import WithinWeights
 from .gaussian_block import GaussianComponents
@@ -90,7 +91,7 @@ def mixture_components(
         )
     if not callable(component):
         raise TypeError(
-            f"component = {component!r:.60}; expected a function without arguments that samples the "
+            f"component = {shown(component)}; expected a function without arguments that samples the "
             "parameters of a cluster and returns its density, such as lambda: dist.StudentT(4, "
             "numpyro.sample('loc', dist.Normal(0, 5).expand([2]).to_event(1))).to_event(1)"
         )

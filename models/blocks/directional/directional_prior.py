@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sidebayes.common.arrays import is_traced, point_table
 from sidebayes.common.fields import Range, check_integer, check_number
+from sidebayes.common.magnitudes import shown
 
 from ..components.few_points import held_by_prior
 from ..numbers import pytree_of_numbers
@@ -123,7 +124,7 @@ def resolve_directional_prior(
         return prior
     if not isinstance(prior, str) or prior not in ("empirical", "flat"):
         raise ValueError(
-            f"prior = {prior!r:.60}; expected 'empirical', 'flat' or a DirectionalPrior"
+            f"prior = {shown(prior)}; expected 'empirical', 'flat' or a DirectionalPrior"
         )
     if x is None:
         raise ValueError(

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from sidebayes.common.arrays import is_traced
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from .directional_prior import DirectionalPrior, resolve_directional_prior
 from .von_mises_fisher_components import VonMisesFisherComponents
@@ -50,7 +51,7 @@ def sphere_components(
         contradicts x.
     """
     if not isinstance(family, str) or family not in FAMILIES:
-        raise ValueError(f"family = {family!r:.60}; expected one of {FAMILIES}")
+        raise ValueError(f"family = {shown(family)}; expected one of {FAMILIES}")
     size = _dimension(x, dimension)
     resolved, from_data = resolve_directional_prior(prior, x, num_clusters), isinstance(prior, str)
     if (
@@ -64,14 +65,14 @@ def sphere_components(
     if family == "von_mises_fisher":
         if covariance not in (None, "spherical"):
             raise ValueError(
-                f"covariance = {covariance!r:.60}: von Mises-Fisher components spread alike in all "
+                f"covariance = {shown(covariance)}: von Mises-Fisher components spread alike in all "
                 "directions; leave it out, or use family='wrapped_normal'"
             )
         block = VonMisesFisherComponents(num_clusters, size, resolved, x, from_data=from_data)
         return block.sample()
     form = "full" if covariance is None else covariance
     if not isinstance(form, str) or form not in SPREADS:
-        raise ValueError(f"covariance = {covariance!r:.60}; expected one of {SPREADS}")
+        raise ValueError(f"covariance = {shown(covariance)}; expected one of {SPREADS}")
     rank = check_integer("rank", rank)
     shape = num_clusters, size, form, rank
     return WrappedComponents(*shape, resolved, x, from_data=from_data).sample()

@@ -24,7 +24,7 @@ from numpyro.distributions.transforms import (
 )
 
 from sidebayes.common.columns import ColumnsError
-from sidebayes.common.magnitudes import listed
+from sidebayes.common.magnitudes import listed, shown
 from sidebayes.common.warnings import warn_user
 
 from ..block import Expanded
@@ -384,7 +384,7 @@ def read_options(
 ) -> tuple[Structure, EffectsPrior | None]:
     """Structure of the covariance, and the prior (None if flat); see `mixed_parameters`."""
     if not isinstance(prior, EffectsPrior) and not (isinstance(prior, str) and prior == "flat"):
-        raise ValueError(f"prior = {prior!r:.60}; expected 'flat' or an EffectsPrior")
+        raise ValueError(f"prior = {shown(prior)}; expected 'flat' or an EffectsPrior")
     if outputs is not None and not isinstance(outputs, Tracer):
         rows = np.asarray(outputs)
         odd = ~(np.isin(rows, (0, 1)).all(axis=1) & (rows.sum(axis=1) == 1))

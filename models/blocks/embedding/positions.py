@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from numpyro.distributions.transforms import AffineTransform, Transform
 from scipy.sparse.csgraph import dijkstra
 
-from sidebayes.common.magnitudes import listed
+from sidebayes.common.magnitudes import listed, shown
 
 from ..block import Block
 from ..block_facts import TakesMissing
@@ -39,7 +39,7 @@ def point_scale(distances: Array | None, num_dimensions: int, scale: float | Non
     """
     if scale is not None:
         if not (isinstance(scale, Real) and 0 < scale < np.inf):
-            raise ValueError(f"scale = {scale!r:.60}; expected a number > 0, or None")
+            raise ValueError(f"scale = {shown(scale)}; expected a number > 0, or None")
         return jnp.asarray(float(scale))
     if distances is None:
         return jnp.ones(())

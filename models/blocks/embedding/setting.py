@@ -11,6 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from sidebayes.common.fields import Range, check_integer, check_number
+from sidebayes.common.magnitudes import shown
 
 from .distances import NOISES
 from .geodesics import NUM_NEIGHBORS, choose_distances, choose_landmarks, landmark_number
@@ -29,7 +30,7 @@ def check_setting(
     """
     check_integer("num_dimensions", num_dimensions)
     if not isinstance(noise, str) or noise not in NOISES:
-        raise ValueError(f"noise = {noise!r:.60}; expected one of {NOISES}")
+        raise ValueError(f"noise = {shown(noise)}; expected one of {NOISES}")
     check_number("noise_level", noise_level, Range(above=0))
     if known is not None:
         if num_classes is None:

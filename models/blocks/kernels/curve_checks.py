@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from sidebayes.common.arrays import given_array, is_traced
+from sidebayes.common.magnitudes import shown
 from sidebayes.common.warnings import warn_user
 
 from ..numbers import library_of
@@ -85,7 +86,7 @@ def check_anchors(anchors: Any, inputs: Any) -> None:
 def check_inducing(inducing: Any) -> int:
     """Check and return the number of inducing points."""
     if isinstance(inducing, bool) or not isinstance(inducing, Integral) or inducing < 1:
-        raise ValueError(f"inducing = {inducing!r:.60}; expected a number of inducing points")
+        raise ValueError(f"inducing = {shown(inducing)}; expected a number of inducing points")
     return int(inducing)
 
 
@@ -95,7 +96,7 @@ def check_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:
     known = not is_traced(value)
     if value.shape not in ((), (num_outputs,)) or (known and not np.isfinite(value).all()):
         raise ValueError(
-            f"mean = {mean!r:.60}; expected a finite number, or one for each of several outputs"
+            f"mean = {shown(mean)}; expected a finite number, or one for each of several outputs"
         )
     return value
 
@@ -136,7 +137,7 @@ def warn_of_distance(name: str, y: Any, observed: Any, mean: Any, amplitude: Any
     if away > _FAR:
         given = np.asarray(mean).tolist()
         warn_user(
-            f"{name} lies {away:.3g} amplitudes from the prior mean of the curves, mean = {given!r:.60}, so "
+            f"{name} lies {away:.3g} amplitudes from the prior mean of the curves, mean = {shown(given)}, so "
             "that clusters serve to bridge the distance; pass mean=y.mean(axis=0), or centre y"
         )
 
@@ -146,7 +147,7 @@ def check_own(own: Collection[str]) -> None:
     listed = isinstance(own, Collection) and not isinstance(own, str | bytes)
     if not listed or not {one if isinstance(one, str) else None for one in own} <= set(SCALES):
         raise ValueError(
-            f"own = {own!r:.60}; expected some of 'length_scale', 'amplitude' and 'noise', in a list"
+            f"own = {shown(own)}; expected some of 'length_scale', 'amplitude' and 'noise', in a list"
         )
 
 
@@ -155,7 +156,7 @@ def check_positive(name: str, given: Any) -> Any:
     value = given_array(name, given)
     valid = is_traced(value) or (np.isfinite(value) & (value > 0)).all()
     if value.ndim > (name in ("length_scale", "noise")) or not valid:
-        raise ValueError(f"{name} = {given!r:.60}; expected a positive number or a distribution")
+        raise ValueError(f"{name} = {shown(given)}; expected a positive number or a distribution")
     return value
 
 

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from sidebayes.common.arrays import is_traced
+from sidebayes.common.magnitudes import shown
 
 from ..numbers import library_of
 from ..side_information.groups import Groups
@@ -80,7 +81,7 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
         anchors, _ = choose_anchors(kernel, inputs, np.asarray(scale, float), most)
     if inducing is None and len(anchors) > _MOST_ANCHORS:
         raise ValueError(
-            f"exact curves need more than {_MOST_ANCHORS} anchors (length_scale = {given!r:.40}, "
+            f"exact curves need more than {_MOST_ANCHORS} anchors (length_scale = {shown(given)}, "
             f"{len(np.unique(inputs, axis=0))} distinct inputs); pass inducing=200 for curves by so many "
             "inducing points, or a longer length_scale"
         )
@@ -210,7 +211,7 @@ def _scale(name: str, given: Any, setting: Setting, num_clusters: int | None) ->
     if given is not None and not isinstance(given, dist.Distribution):
         if num_clusters is not None:
             raise ValueError(
-                f"own names {name!r}, which is given as {given!r:.40}; leave it out to learn it, or pass "
+                f"own names {name!r}, which is given as {shown(given)}; leave it out to learn it, or pass "
                 "its prior"
             )
         return jnp.asarray(check_positive(name, given))

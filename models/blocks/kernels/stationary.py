@@ -12,6 +12,8 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
+from sidebayes.common.magnitudes import shown
+
 __all__ = ["KERNELS", "as_columns", "check_kernel", "choose_anchors", "features", "gram"]
 
 _JITTER = 500.0
@@ -52,7 +54,7 @@ KERNELS: dict[str, Callable[[Any, Any], Any]] = {
 def check_kernel(kernel: Any) -> None:
     """Refuse anything but the name of a kernel."""
     if not isinstance(kernel, str) or kernel not in KERNELS:
-        raise ValueError(f"kernel = {kernel!r:.60}; expected one of {sorted(KERNELS)}")
+        raise ValueError(f"kernel = {shown(kernel)}; expected one of {sorted(KERNELS)}")
 
 
 def as_columns(inputs: Any) -> Any:

@@ -9,6 +9,8 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
+from sidebayes.common.magnitudes import shown
+
 from ..components.gaussian_prior import GaussianPrior, resolve_prior
 
 __all__ = ["POPULATIONS", "population_prior"]
@@ -34,7 +36,7 @@ def population_prior(
         For another `population`, one that is learned from a single group, or under a flat prior.
     """
     if not isinstance(population, str) or population not in POPULATIONS:
-        raise ValueError(f"population = {population!r:.60}; expected one of {POPULATIONS}")
+        raise ValueError(f"population = {shown(population)}; expected one of {POPULATIONS}")
     if population == "fixed":
         return prior
     if num_clusters < 2:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sidebayes.common.arrays import real_array, refuse_gaps
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 
 from ..side_information.groups import Groups
 from . import preshape
@@ -177,7 +178,7 @@ def shape_coordinates(
     With `size`, the logarithm of the centroid size, in units of `x`, is an additional column.
     """
     if size not in (True, False):
-        raise ValueError(f"size = {size!r:.60}; expected True or False")
+        raise ValueError(f"size = {shown(size)}; expected True or False")
     if x is None:
         return None
     whole = configurations(x, subjects, landmarks, chart.num_landmarks)
@@ -348,5 +349,5 @@ def check_shapes(data: Mapping[str, Any]) -> None:
 def check_outline(outline: str | None) -> str | None:
     """Check how landmarks in order are joined: None, "open" or "closed"."""
     if outline is not None and outline not in ("open", "closed"):
-        raise ValueError(f"outline = {outline!r:.60}; expected None, 'open' or 'closed'")
+        raise ValueError(f"outline = {shown(outline)}; expected None, 'open' or 'closed'")
     return outline

@@ -13,6 +13,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
+from sidebayes.common.magnitudes import shown
+
 from ..label_inference import partition
 from ..label_inference.approximate import Inference, as_inference
 from ..label_inference.label_graph import LabelGraph
@@ -82,7 +84,7 @@ class LinkedCategorical(dist.Distribution):
                 "num_points)"
             )
         if not isinstance(weight_per, str) or weight_per not in ("point", "chunklet"):
-            raise ValueError(f"weight_per = {weight_per!r:.60}; expected 'point' or 'chunklet'")
+            raise ValueError(f"weight_per = {shown(weight_per)}; expected 'point' or 'chunklet'")
         check_reading(reading)
         if log_weights.ndim == 2:
             if len(log_weights) != graph.num_points:
@@ -281,10 +283,10 @@ class LinkedCategorical(dist.Distribution):
 def check_reading(reading: str) -> None:
     """Refuse an unknown reading of links."""
     if not isinstance(reading, str) or reading not in _READINGS:
-        raise ValueError(f"reading = {reading!r:.60}; expected one of {list(_READINGS)}")
+        raise ValueError(f"reading = {shown(reading)}; expected one of {list(_READINGS)}")
 
 
 def _described(value: Any) -> str:
     """A value, or the shape of an array, for messages."""
     shape = getattr(value, "shape", None)
-    return f"{value!r:.60}" if shape is None else f"of shape {shape}"
+    return f"{shown(value)}" if shape is None else f"of shape {shape}"

@@ -13,6 +13,7 @@ from jax import Array
 from jax.scipy.special import digamma
 
 from sidebayes.common.fields import Range, check_number
+from sidebayes.common.magnitudes import shown
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
@@ -63,7 +64,7 @@ def check_truncation(truncation: str, reading: str) -> None:
     check_reading(reading)
     if isinstance(truncation, str) and truncation == "open" and reading != "unnormalised":
         raise ValueError(
-            f"truncation='open' leaves mass out, so that labels under reading={reading!r:.40} have no law; "
+            f"truncation='open' leaves mass out, so that labels under reading={shown(reading)} have no law; "
             "pass truncation='closed', or reading='unnormalised'"
         )
 
@@ -105,7 +106,7 @@ class Sticks(Block):
 
     def __init__(self, num_clusters: int, concentration: float | Array, truncation: str) -> None:
         if not isinstance(truncation, str) or truncation not in TRUNCATIONS:
-            raise ValueError(f"truncation = {truncation!r:.60}; expected 'closed' or 'open'")
+            raise ValueError(f"truncation = {shown(truncation)}; expected 'closed' or 'open'")
         self.num_clusters, self.concentration = num_clusters, concentration
         self.num_sticks = num_clusters - (truncation == "closed")
 

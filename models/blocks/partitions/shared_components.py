@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
+from sidebayes.common.magnitudes import shown
+
 from ..components.gaussian_block import GaussianComponents
 from ..components.gaussian_prior import GaussianPrior, agreed_features, resolve_prior
 from .discriminants import Discriminants
@@ -48,7 +50,7 @@ def shared_components(
         For another `posterior`, or for options that `gaussian_components` refuses.
     """
     if not isinstance(posterior, str) or posterior not in ("partition", "mean_field"):
-        raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")
+        raise ValueError(f"posterior = {shown(posterior)}; expected 'partition' or 'mean_field'")
     resolved = resolve_prior(prior, x, num_components)
     gaussians = GaussianComponents(
         num_components,

@@ -13,6 +13,8 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.special import gammaln, xlogy
 
+from sidebayes.common.magnitudes import shown
+
 __all__ = ["Columns", "Kind"]
 
 _LEAST = 1e-10
@@ -315,7 +317,7 @@ class Columns(NamedTuple):
         is_one = isinstance(kinds, str) or not np.iterable(kinds)
         if is_one or not all(isinstance(one, str) for one in kinds):
             raise TypeError(
-                f"kinds = {kinds!r:.80}; pass 'normal', or a sequence of text, one for each column"
+                f"kinds = {shown(kinds)}; pass 'normal', or a sequence of text, one for each column"
             )
         if num_features is not None and len(kinds) != num_features:
             raise ValueError(
@@ -331,7 +333,7 @@ class Columns(NamedTuple):
                 continue
             if read is None or levels == 1 or (read[2] and levels < 2):
                 raise ValueError(
-                    f"kinds[{column}] = {kind!r:.40}; expected 'normal', 'count', 'category:C' or "
+                    f"kinds[{column}] = {shown(kind)}; expected 'normal', 'count', 'category:C' or "
                     "'ordered:C', with at least two levels C, or the values of a category, 'category:-1,1'"
                 )
             found.setdefault((read[1] or read[2], levels), {})[column] = values

@@ -11,6 +11,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
+from sidebayes.common.magnitudes import shown
+
 from ..label_inference.label_graph import LabelGraph
 
 __all__ = ["PER_DENSITY", "check_selection", "improper_weights", "structure_length"]
@@ -30,17 +32,17 @@ def check_selection(selection: str, graph: LabelGraph, reading: str, **priors: A
         account for it.
     """
     if not isinstance(selection, str) or selection not in ("mml", "sparse"):
-        raise ValueError(f"selection = {selection!r:.60}; expected 'mml' or 'sparse'")
+        raise ValueError(f"selection = {shown(selection)}; expected 'mml' or 'sparse'")
     if selection == "mml" and reading != "relation" and graph.num_links:
         raise ValueError(
-            f"selection='mml' takes links as statements, and reading = {reading!r:.60} makes them a field "
+            f"selection='mml' takes links as statements, and reading = {shown(reading)} makes them a field "
             "whose partition function depends on the weights; pass reading='relation', or "
             "selection='sparse'"
         )
     given = [name for name, value in priors.items() if value is not None]
     if selection == "mml" and given:
         raise ValueError(
-            f"{given[0]} = {priors[given[0]]!r:.40} is a prior of selection='sparse', and 'mml' has "
+            f"{given[0]} = {shown(priors[given[0]])} is a prior of selection='sparse', and 'mml' has "
             f"none; pass selection='sparse', or leave {given[0]} out"
         )
     return selection == "sparse"

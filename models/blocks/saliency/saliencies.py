@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
 from sidebayes.common.fields import Range, check_number
+from sidebayes.common.magnitudes import shown
 
 from ..mixtures.weights import at_a_pole
 from ..visits import at_a_time
@@ -177,7 +178,7 @@ def two_positive(value: Any) -> tuple[float, float]:
     """
     if isinstance(value, str) or not np.iterable(value) or len(tuple(value)) != 2:
         raise TypeError(
-            f"saliency_prior = {value!r:.60}; pass the two positive numbers a and b of a Beta prior"
+            f"saliency_prior = {shown(value)}; pass the two positive numbers a and b of a Beta prior"
         )
     a, b = (check_number("saliency_prior", one, Range(above=0.0)) for one in value)
     return a, b

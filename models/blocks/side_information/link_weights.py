@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.arrays import plain_array, real_array, refuse_unwritable
 from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 from sidebayes.common.warnings import warn_user
 
 from .groups import Groups
@@ -91,7 +92,7 @@ def certainty_weight(certainty: ArrayLike, same: ArrayLike, weights: ArrayLike) 
     """
     share = real_array("weights", weights)
     if share.ndim != 1 or not np.isclose(share.sum(), 1) or (share < 0).any():
-        raise ValueError(f"weights = {weights!r:.60}; expected mixing weights, which sum to one")
+        raise ValueError(f"weights = {shown(weights)}; expected mixing weights, which sum to one")
     agree = np.sum(share**2)
     if agree == 1:
         raise ValueError("weights has one cluster only, in which every pair agrees")
@@ -104,8 +105,8 @@ def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64
     """One value per link, or one for all; shape (num_links,)."""
     if plain_array(name, values).dtype == bool:
         raise TypeError(
-            f"{name} = {values!r:.60}; expected numbers. Statements that two labels are the same, or not, go "
-            "into Links.from_pairs(pairs, same)"
+            f"{name} = {shown(values)}; expected numbers. Statements that two labels are the same, or not, "
+            "go into Links.from_pairs(pairs, same)"
         )
     values = real_array(name, values)
     if values.shape not in ((), (num_links,)):
@@ -170,7 +171,7 @@ def link_columns(columns: Mapping[str, ArrayLike], num_links: int) -> dict[str, 
             raise ValueError(f"columns may not be named {name!r}, which links have of their own")
         if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
             raise ValueError(
-                f"columns may not be named {name!r:.60}; give text that can be shown, without a slash, as "
+                f"columns may not be named {shown(name)}; give text that can be shown, without a slash, as "
                 "files ask for"
             )
         values = plain_array(f"columns[{name!r}]", given)
@@ -251,7 +252,7 @@ def check_pairs(pairs: ArrayLike, num_points: int | None, name: str = "links") -
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         advice = ""
         if pairs.ndim == 0:
-            advice = f": {pairs.tolist()!r:.40}; give pairs of row numbers"
+            advice = f": {shown(pairs.tolist())}; give pairs of row numbers"
         elif pairs.ndim == 1 and isinstance(pairs.flat[0], tuple | list):
             advice = f"; of pairs in a column pass {name}.tolist()"
         elif pairs.ndim == 2 and pairs.shape[1] == 3:

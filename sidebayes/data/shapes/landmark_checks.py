@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from ...common.arrays import name_array, refuse_unwritable
+from ...common.magnitudes import shown
 
 __all__ = [
     "check_landmark_names",
@@ -95,7 +96,7 @@ def numbered_landmarks(
     codes = pd.Index(known).get_indexer(pd.Index(text))
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
-        raise ValueError(f"landmarks[{row}] = {str(text[row])!r:.40} is not among landmark_names")
+        raise ValueError(f"landmarks[{row}] = {shown(str(text[row]))} is not among landmark_names")
     return codes.astype(np.int64), known
 
 
@@ -104,7 +105,7 @@ def check_landmark_names(names: Any) -> tuple[str, ...] | None:
     if names is None:
         return None
     if isinstance(names, str | Mapping) or np.ndim(names) != 1:
-        raise TypeError(f"landmark_names = {names!r:.60}; give a list with one name per landmark")
+        raise TypeError(f"landmark_names = {shown(names)}; give a list with one name per landmark")
     known = tuple(map(str, names))
     refuse_unwritable("landmark_names", known)
     if len(set(known)) < len(known):
@@ -161,7 +162,7 @@ def covariate_column(argument: str, name: str, covariates: pd.DataFrame | None) 
     if covariates is None or name not in covariates:
         known = [] if covariates is None else list(map(str, covariates))
         raise ValueError(
-            f"{argument} = {name!r:.60} is no covariate of the landmarks, which have {known}; give one of "
+            f"{argument} = {shown(name)} is no covariate of the landmarks, which have {known}; give one of "
             "these, or a value for each individual"
         )
     found: pd.Series = covariates[name]

@@ -15,6 +15,7 @@ from sidebayes.models.blocks.side_information.groups import Groups
 
 from ...common.fields import Range, check_number
 from ...common.files import TABLES, as_path
+from ...common.magnitudes import shown
 from ...common.warnings import warn_user
 from ..frames import need_columns, read_frame, with_names
 from .landmark_checks import landmark_codes
@@ -94,10 +95,10 @@ def read_landmarks(
     """
     for name, flag in (("corresponding", corresponding), ("scale", scale)):
         if not isinstance(flag, bool) and not (flag is None and name == "corresponding"):
-            raise TypeError(f"{name} = {flag!r:.60}; expected True or False")
+            raise TypeError(f"{name} = {shown(flag)}; expected True or False")
     for name, text in (("individual", individual), ("units", units)):
         if text is not None and not isinstance(text, str):
-            raise TypeError(f"{name} = {text!r:.60}; expected text")
+            raise TypeError(f"{name} = {shown(text)}; expected text")
     if missing is not None:
         missing = check_number("missing", missing, Range())
     reading = _Reading(corresponding, scale, missing, individual, units)
@@ -390,7 +391,7 @@ def _coordinates(file: str, table: pd.DataFrame, columns: list[str]) -> NDArray[
         if odd.any():
             row = int(odd.argmax())
             raise ValueError(
-                f"{file}, line {row + 2}: {column} = {table[column].iloc[row]!r:.40} is no number; correct "
+                f"{file}, line {row + 2}: {column} = {shown(table[column].iloc[row])} is no number; correct "
                 "it, or leave the cell empty where it is missing"
             )
         found[:, place] = values

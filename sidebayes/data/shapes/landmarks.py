@@ -21,7 +21,7 @@ from sidebayes.models.blocks.side_information.partial_labels import frozen
 
 from ...common.arrays import chosen_rows, real_array
 from ...common.files import LANDMARKS, check_writable, write_whole
-from ...common.magnitudes import counted
+from ...common.magnitudes import counted, shown
 from ..tables import check_data
 from .landmark_checks import (
     check_landmark_names,
@@ -111,7 +111,7 @@ class Landmarks:
             object.__setattr__(self, "landmark_names", names)
         object.__setattr__(self, "covariates", covariates_by_name(self.covariates, subjects.names))
         if self.units is not None and not isinstance(self.units, str):
-            raise TypeError(f"units = {self.units!r:.60}; give text, such as 'mm'")
+            raise TypeError(f"units = {shown(self.units)}; give text, such as 'mm'")
 
     @classmethod
     def from_array(
@@ -270,7 +270,7 @@ class Landmarks:
             the same shape as others.
         """
         if not isinstance(scale, bool):
-            raise TypeError(f"scale = {scale!r:.60}; expected True or False")
+            raise TypeError(f"scale = {shown(scale)}; expected True or False")
         return align_landmarks(self.to_array(), self.names, self.landmark_names, scale=scale)
 
     def write_tps(self, path: Any) -> None:

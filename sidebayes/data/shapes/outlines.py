@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...common.arrays import plain_array
 from ...common.fields import check_integer
+from ...common.magnitudes import shown
 from .landmarks import Landmarks
 
 __all__ = ["digit_outlines"]
@@ -64,9 +65,9 @@ def digit_outlines(
 
     asked = plain_array("digits", digits)
     if asked.ndim != 1 or not asked.size or asked.dtype.kind not in "iu":
-        raise TypeError(f"digits = {digits!r:.60}; expected a list of whole numbers from 0 to 9")
+        raise TypeError(f"digits = {shown(digits)}; expected a list of whole numbers from 0 to 9")
     if asked.min() < 0 or asked.max() > 9 or len(np.unique(asked)) < len(asked):
-        raise ValueError(f"digits = {digits!r:.60}; expected some of 0 to 9, each once")
+        raise ValueError(f"digits = {shown(digits)}; expected some of 0 to 9, each once")
     number = check_integer("num_points", num_points, 3)
     most = None if num_each is None else check_integer("num_each", num_each)
     found = load_digits()

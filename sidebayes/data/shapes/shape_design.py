@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...common.magnitudes import shown
 from ..formula_parts import OF_SHAPES, Columns, naming, refuse_words, term_of
 from .landmarks import Landmarks
 
@@ -123,7 +124,7 @@ def _right_hand_side(formula: Any) -> str:
     response, tilde, right = formula.partition("~") if isinstance(formula, str) else ("", "", "")
     if not tilde or response.strip() or not right.strip() or "|" in right:
         raise ValueError(
-            f"formula = {formula!r:.60}; expected terms without a response or random effects, such as "
+            f"formula = {shown(formula)}; expected terms without a response or random effects, such as "
             "'~ species * sex'; shapes are what they explain"
         )
     refuse_words(formula)

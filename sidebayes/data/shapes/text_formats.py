@@ -10,6 +10,8 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.magnitudes import shown
+
 __all__ = ["Specimen", "looks_like", "parse"]
 
 _MISSING = ("na", "nan", "?")
@@ -84,7 +86,7 @@ class _Text:
                 self.refuse(
                     number,
                     f"expected {axes} coordinates of a landmark, {count} of which are announced in "
-                    f"line {line}; found {row!r:.40}",
+                    f"line {line}; found {shown(row)}",
                 )
             found.append(self.numbers(number, words))
         return np.array(found).reshape(count, axes)
@@ -101,7 +103,7 @@ def _read_tps(text: _Text) -> list[Specimen]:
         key, equals, value = (part.strip() for part in content.partition("="))
         key = key.upper()
         if not equals:
-            text.refuse(line, f"expected KEY=value, such as LM=12, or ID=3; found {content!r:.40}")
+            text.refuse(line, f"expected KEY=value, such as LM=12, or ID=3; found {shown(content)}")
         if key in ("LM", "LM3"):
             count = text.whole(line, value, f"the number of landmarks, {key}=,", least=0)
             axes = 3 if key == "LM3" else 2
@@ -141,7 +143,7 @@ def _read_nts(text: _Text) -> list[Specimen]:
         re.IGNORECASE,
     )
     if found is None:
-        text.refuse(line, f"expected a header such as '1 20L 24 0 dim=2'; found {header!r:.60}")
+        text.refuse(line, f"expected a header such as '1 20L 24 0 dim=2'; found {shown(header)}")
     count, width, axes = int(found[1]), int(found[3]), int(found[7])
     if width % axes or not count or not width:
         text.refuse(line, f"{width} columns are no whole number of landmarks in {axes} dimensions")
@@ -191,7 +193,7 @@ def _read_morphologika(text: _Text) -> list[Specimen]:
             name = content[1:-1].strip().lower().replace(" ", "")
             sections[name], heads[name] = [], line
         elif not name:
-            text.refuse(line, f"expected a section, such as [individuals]; found {content!r:.40}")
+            text.refuse(line, f"expected a section, such as [individuals]; found {shown(content)}")
         else:
             sections[name].append((line, content))
     sizes = {}
@@ -255,7 +257,7 @@ def _morphologika_covariates(
             text.refuse(
                 heads["groups"],
                 f"expected names of groups, each with its size, which sum to {count}; found "
-                f"{' '.join(words)!r:.60}",
+                f"{shown(' '.join(words))}",
             )
         owners = np.repeat(words[::2], sizes).tolist()
         for one, group in zip(found, owners, strict=True):

@@ -30,7 +30,7 @@ from sidebayes.models.blocks.side_information.partial_labels import (
 )
 
 from ...common.fields import Range, check_number
-from ...common.magnitudes import counted
+from ...common.magnitudes import counted, shown
 from ...common.warnings import warn_user
 from .fit_base import FitBase, need_labels
 from .other_rows import new_run
@@ -97,7 +97,7 @@ def _rows_of(fit: FitBase, site: str | None) -> slice:
         site = next(iter(slices))
     if not isinstance(site, str | None) or site not in slices:
         raise ValueError(
-            f"site = {site!r:.60}; expected one of {sorted(slices)}, which have labels"
+            f"site = {shown(site)}; expected one of {sorted(slices)}, which have labels"
         )
     return slice(*slices[site])
 

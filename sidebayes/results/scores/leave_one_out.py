@@ -22,7 +22,7 @@ from sidebayes.guides.engines.problem.units import (
 from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.fields import check_seed
-from ...common.magnitudes import counted, listed
+from ...common.magnitudes import counted, listed, shown
 from ...common.warnings import warn_user
 from ...runs.zoo import can_draw
 from ...tasks import Task
@@ -108,9 +108,9 @@ def loo(
     connected set of row i, are our own.
     """
     if not isinstance(unit, str) or unit not in ("set", "row"):
-        raise ValueError(f"unit = {unit!r:.60}; expected 'set' or 'row'")
+        raise ValueError(f"unit = {shown(unit)}; expected 'set' or 'row'")
     if not isinstance(refit, bool | np.bool_):
-        raise TypeError(f"refit = {refit!r:.60}; expected True or False")
+        raise TypeError(f"refit = {shown(refit)}; expected True or False")
     check_seed(seed)
     terms = _finite_terms(fit)
     _look_at_points(fit)

@@ -18,6 +18,7 @@ from sidebayes.models.blocks.side_information.groups import Groups, refuse_other
 
 from ...common.arrays import real_array, refuse_gaps
 from ...common.fields import Range, check_integer, check_number, check_seed
+from ...common.magnitudes import shown
 from ...common.warnings import warn_user
 from ...data.shapes.landmark_checks import covariate_column
 from ...data.shapes.landmarks import Landmarks
@@ -298,7 +299,7 @@ def _result(
 
 def _check_mode(mode: Any, is_inferred: bool) -> str:
     if mode is not None and (not isinstance(mode, str) or mode not in _MODES):
-        raise ValueError(f"mode = {mode!r:.60}; expected one of {list(_MODES)}")
+        raise ValueError(f"mode = {shown(mode)}; expected one of {list(_MODES)}")
     if is_inferred:
         return mode or "pooled"
     if mode is not None:
@@ -352,7 +353,7 @@ def _check_statistics(statistics: Any, labels: GroupLabels) -> tuple[str, ...]:
     asked = (statistics,) if isinstance(statistics, str) else statistics
     known = np.ndim(asked) == 1 and all(isinstance(one, str) and one in STATISTICS for one in asked)
     if not known or not len(asked) or len(set(asked)) < len(asked):
-        raise ValueError(f"statistics = {statistics!r:.60}; expected some of {list(STATISTICS)}")
+        raise ValueError(f"statistics = {shown(statistics)}; expected some of {list(STATISTICS)}")
     if alone and "james" in asked:
         raise ValueError(
             "statistics has 'james', which takes the covariance of each group, and groups "

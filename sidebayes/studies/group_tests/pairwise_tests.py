@@ -15,6 +15,7 @@ from scipy.stats import false_discovery_control
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from ...common.arrays import real_array
+from ...common.magnitudes import shown
 from ...common.warnings import warn_user
 from ...data.shapes.landmarks import Landmarks
 from .group_test import check_groups, group_test, usual_statistics
@@ -82,7 +83,7 @@ def pairwise_tests(
     [True, True, False]
     """
     if not isinstance(adjustment, str) or adjustment not in _ADJUSTMENTS:
-        raise ValueError(f"adjustment = {adjustment!r:.60}; expected one of {list(_ADJUSTMENTS)}")
+        raise ValueError(f"adjustment = {shown(adjustment)}; expected one of {list(_ADJUSTMENTS)}")
     if callable(shapes):
         raise TypeError(
             "shapes is a function; pass shapes as they were measured, or call group_test for each pair"

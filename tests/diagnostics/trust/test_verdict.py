@@ -82,7 +82,9 @@ def test_empty_clusters_of_a_mode_are_told():
     prob[..., 2] = 0.0
     level, said = verdict(fit)
     assert level == "caution"
-    assert "Cluster 2 holds no point" in said
+    assert "Cluster 2 holds no point: take fewer clusters, or see whether" in said
+    fit.run.options["source"] = "a classifier whose components are fixed"
+    assert "Cluster 2 holds no point: see whether another start" in verdict(fit)[1]
 
 
 def test_clusters_of_a_sample_are_told_by_rows_of_the_table():

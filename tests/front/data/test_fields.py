@@ -15,7 +15,8 @@ from sidebayes.models.blocks.embedding.positions import point_scale
 from sidebayes.models.blocks.kernels.curve_checks import check_inducing
 
 import sidebayes as sb
-from sidebayes.common.fields import check_integer, shown
+from sidebayes.common.fields import check_integer
+from sidebayes.common.magnitudes import shown
 from sidebayes.results.base.intervals import check_probability
 from sidebayes.runs import record
 from sidebayes.runs.zoo import ENGINES
@@ -179,7 +180,14 @@ def test_integers_of_numpy_that_are_huge_are_told_their_bound():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(3, "3"), ("a" * 80, f"'{'a' * 59}..."), (iter(()), "<tuple_iterator>"), (len, "<builtin")],
+    [
+        (3, "3"),
+        ("a" * 80, f"'{'a' * 59}..."),
+        (iter(()), "<tuple_iterator>"),
+        (len, "<builtin"),
+        (np.float64(0.5), "0.5"),
+        (np.array([1.0, -2.0]), "[1.0, -2.0]"),
+    ],
 )
 def test_values_are_shown_whole_or_cut_visibly(value, text):
     assert shown(value).startswith(text)

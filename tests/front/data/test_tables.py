@@ -96,6 +96,14 @@ def test_what_yields_rows_is_no_table(of):
         check_data(rows, "y")
 
 
+def test_labels_are_no_table_and_no_groups():
+    labels = sb.PartialLabels(np.array([0, 1, -1]))
+    with pytest.raises(TypeError, match="assigned is a PartialLabels, which is no array; pass an"):
+        check_data(labels, "assigned")
+    with pytest.raises(TypeError, match="groups is a PartialLabels, which is no array; pass an"):
+        sb.Groups(labels)
+
+
 def test_names_are_of_the_first_table_that_has_columns():
     engine = sb.MAP(num_restarts=1)
     fit = sb.fit(regression, FRAME["a"], FRAME[["b", "c"]], engine=engine, progress=False)

@@ -9,6 +9,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
+from sidebayes.common.magnitudes import shown
+
 from .adjacency import Edges
 
 __all__ = ["stated", "stated_edge"]
@@ -111,13 +113,13 @@ def stated_edge(first: Any, second: Any, length: Any, size: int) -> Edges:
     for name, row in (("first", first), ("second", second)):
         if not isinstance(row, int | np.integer) or isinstance(row, bool) or not 0 <= row < size:
             raise ValueError(
-                f"{name} = {row!r:.60}; pass the number of a row, from 0 to {size - 1}"
+                f"{name} = {shown(row)}; pass the number of a row, from 0 to {size - 1}"
             )
     if first == second:
         raise ValueError(f"first and second are both {first}; an edge joins two different rows")
     if length is not None and not (np.ndim(length) == 0 and 0 <= float(length) < np.inf):
         raise ValueError(
-            f"length = {length!r:.60}; pass a number of zero or more, or None to delete the edge"
+            f"length = {shown(length)}; pass a number of zero or more, or None to delete the edge"
         )
     far = np.inf if length is None else float(length)
     return Edges.unique(np.array([first]), np.array([second]), np.array([far]))

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
+from sidebayes.common.magnitudes import shown
+
 __all__ = ["FactorUnits", "Structure"]
 
 
@@ -58,7 +60,7 @@ class Structure:
         )
         if not whole or sum(sizes) != size:
             raise ValueError(
-                f"covariance = {covariance!r:.60}; expected 'full', 'diagonal', or positive whole numbers "
+                f"covariance = {shown(covariance)}; expected 'full', 'diagonal', or positive whole numbers "
                 f"that add up to the {size} columns of random effects"
             )
         return cls(tuple(map(int, sizes)))

@@ -21,6 +21,7 @@ from numpyro.distributions.transforms import (
 )
 
 from sidebayes.common.fields import Range, check_integer, check_number
+from sidebayes.common.magnitudes import shown
 
 from ...block import Block, Observation
 from ...collapsed import Collapsed
@@ -90,8 +91,8 @@ class LowRankComponents(Block):
     ) -> None:
         if not isinstance(prior, LowRankPrior):
             raise TypeError(
-                f"prior = {prior!r:.60}; expected a LowRankPrior, such as sidebayes.LowRankPrior(0.2), whose "
-                "radius is in units of the data; coordinates of shapes are angles"
+                f"prior = {shown(prior)}; expected a LowRankPrior, such as sidebayes.LowRankPrior(0.2), "
+                "whose radius is in units of the data; coordinates of shapes are angles"
             )
         self.num_clusters, self.num_features = num_clusters, num_features
         if num_features == 1:

@@ -17,6 +17,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
 from sidebayes.common.fields import Range, check_number
+from sidebayes.common.magnitudes import shown
 
 from ...block import Block, Observation
 from ...collapsed import Collapsed, Fitted, NamedArray
@@ -351,7 +352,7 @@ def rows_about(
         potential, or a temperature without it.
     """
     if observation not in OBSERVATIONS:
-        raise ValueError(f"observation = {observation!r:.60}; expected one of {OBSERVATIONS}")
+        raise ValueError(f"observation = {shown(observation)}; expected one of {OBSERVATIONS}")
     for name, value in (("width", width), ("temperature", temperature)):
         if value is not None and not isinstance(value, Array):  # those of a schedule are traced
             check_number(name, value, Range(above=0))
