@@ -188,8 +188,11 @@ class Remarking(Protocol):
 class RemarkingOnData(Protocol):
     """Blocks that comment on the data of a fit."""
 
-    def remark_on_data(self, name: str, value: Any) -> str | None:
-        """One sentence that the fit should report about the data of site `name`; None if nothing."""
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
+        """One sentence that the fit should report about the data of site `name`; None if nothing.
+
+        Draws are by role, as those of `Remarking.remark`.
+        """
         ...
 
 

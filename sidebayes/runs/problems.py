@@ -250,7 +250,7 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
         if isinstance(block, Remarking)
     ]
     found += [
-        block.remark_on_data(name, data)
+        block.remark_on_data(name, data, every)
         for block, name, data in _described(problem, RemarkingOnData)
     ]
     for name, (fn, _) in collapsed_sites(trace).items():
@@ -260,7 +260,7 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
                 isinstance(part, RemarkingOnData)
                 and (data := observed_table(problem, name)) is not None
             ):
-                found.append(part.remark_on_data(name, data))
+                found.append(part.remark_on_data(name, data, every))
     found += _remarks_on_draw(problem, draws)
     return [sentence for sentence in found if sentence is not None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -107,7 +108,7 @@ class NeighbourMixture(LinkedMixture):
         told = self.told()
         return found if told is None else jnp.where(self._is_anchor[:, None], told, found)
 
-    def remark_on_data(self, name: str, value: Any) -> str | None:
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
         """Say that the units of the features determine which labelled points are near."""
         return remark_on_units(name, np.asarray(value, float))
 

@@ -195,7 +195,7 @@ class PrototypeSites(Block):
             "are arbitrary: name rows of it, or give it no prototypes"
         )
 
-    def remark_on_data(self, name: str, value: Any) -> str | None:
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
         """Say that the units of the features determine which prototypes are near."""
         return remark_on_units(name, np.asarray(value, float))
 

@@ -81,6 +81,6 @@ class Centroids(Block):
         found = partitions(data, self.num_clusters, seed, num_starts, isotropic=True)
         return {"location": cell_moments(found, self.num_clusters)[0]}
 
-    def remark_on_data(self, name: str, value: Any) -> str | None:
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
         """Say that the units of the features determine which points are near."""
         return remark_on_units(name, np.asarray(value, float))

@@ -8,11 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidebayes.common.arrays import is_traced
+from sidebayes.common.magnitudes import counted, listed
 
 if TYPE_CHECKING:  # it imports scikit-learn, which pictures do without
     from .gaussian_prior import GaussianPrior
 
-__all__ = ["MANY", "few_points", "held_by_gaussian_prior", "held_by_prior", "lone_clusters"]
+__all__ = [
+    "MANY",
+    "few_points",
+    "held_by_gaussian_prior",
+    "held_by_prior",
+    "lone_clusters",
+    "of_single_values",
+]
 
 MANY = 10
 """Average number of points per cluster from which on the verdict itself reports one-point clusters."""
@@ -28,6 +36,12 @@ _PER_CLUSTER = 3
 
 _HELD = 0.75
 """The prior holds a variance if it contributes this share or more: it then doubles the deviation."""
+
+_NARROW = 0.25
+"""Deviation of a cluster on one value, as a share of the distance to the next value."""
+
+_GLANCE = 1000
+"""Number of rows examined first for columns of few different values, at most half as many."""
 
 _ENOUGH = 3
 """Points that should determine a covariance and its mean, for each number in one row of both."""
@@ -77,6 +91,35 @@ def lone_clusters(sizes: NDArray) -> str | None:
     )
 
 
+def of_single_values(name: str, table: NDArray, deviation: NDArray) -> str | None:
+    """Say which features have a single value in each of some clusters, where they are as narrow as can be.
+
+    A density that narrow pays for any division of the other features, so that clusters part by it.
+
+    Parameters
+    ----------
+    name : str
+    table : ndarray, shape (num_points, num_features)
+    deviation : ndarray, shape (num_clusters, num_features)
+        Standard deviations within clusters.
+    """
+    part = np.sort(table[:_GLANCE], axis=0)
+    few = np.flatnonzero((np.diff(part, axis=0) > 0).sum(axis=0) < len(part) / 2)
+    told = []
+    for feature in few:
+        gap = np.diff(np.unique(table[:, feature])).min(initial=np.inf)
+        narrow = np.flatnonzero(deviation[:, feature] < _NARROW * gap)
+        if np.isfinite(gap) and narrow.size:
+            told.append(f"column {feature} of {name} in {counted(narrow.size, 'cluster')}")
+    if not told:
+        return None
+    return (
+        f"Columns of few different values have a single one in some clusters ({listed(told)}): a normal "
+        "density there is as narrow as the prior allows, so that clusters may part by them whatever the "
+        "other columns say. Leave them out, or use feature_saliency, which takes them for categories"
+    )
+
+
 def held_by_gaussian_prior(
     spread: NDArray, sizes: NDArray, prior: GaussianPrior, form: str
 ) -> str | None:
@@ -97,8 +140,9 @@ def held_by_gaussian_prior(
     if form == "spherical":
         spread, scale, weights = spread[:, None], scale.mean(keepdims=True), len(scale) * weights
     remedy = (
-        "If single points far out make it so, take more clusters; otherwise take "
-        "prior=GaussianPrior.by_evidence(x, num_clusters), or prior='flat' where a mode is enough"
+        "If single points far out make it so, take more clusters; if a feature of few different values "
+        "does, leave it out; otherwise take prior=GaussianPrior.by_evidence(x, num_clusters), or "
+        "prior='flat' where a mode is enough"
     )
     return held_by_prior(spread, scale, weights, df + weights, remedy, cluster)
 

@@ -33,7 +33,12 @@ from ..mixtures.data_units import (
 )
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
-from .few_points import few_points, held_by_gaussian_prior, lone_clusters
+from .few_points import (
+    few_points,
+    held_by_gaussian_prior,
+    lone_clusters,
+    of_single_values,
+)
 from .gaussian_prior import GaussianPrior
 from .gaussians.gaussian import Gaussian, IndependentNormals
 from .gaussians.gaussian_stats import Moments, gaussian_pass, weighted_moments
@@ -413,13 +418,19 @@ class GaussianComponents(Block):
             held = held_by_gaussian_prior(spread, sizes, self.prior, self.covariance)
         return held or (lone_clusters(sizes) if single else None)
 
-    def remark_on_data(self, name: str, value: Any) -> str | None:
-        """Say that spheres depend on the features' units, or which features are functions of others.
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
+        """Say that spheres depend on the features' units, or that clusters hold one value of a feature each.
 
-        The latter matter if full covariances have a prior.
+        If full covariances have a prior, say which features are functions of others.
         """
         if self.covariance == "spherical":
             return remark_on_units(name, np.asarray(value, float))
+        if len(self.shape) == 1 and "spread" in draws:
+            spread = np.asarray(draws["spread"]).mean(axis=(0, 1))
+            spread = np.diagonal(spread, axis1=-2, axis2=-1) if self._is_matrix else spread
+            deviation = np.sqrt(np.broadcast_to(spread, (*self.shape, self.num_features)))
+            if said := of_single_values(name, np.asarray(value, float), deviation):
+                return said
         given = isinstance(self.prior, GaussianPrior)
         if self.covariance != "full" or self.num_cells == 1 or not given:
             return None

@@ -280,7 +280,7 @@ class MixedParameters(MixedUpdates, Expanded):
         )
         return None if determined else otherwise
 
-    def remark_on_data(self, name: str, value: Any) -> str | None:
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
         """Say that nearly all rows have a copy."""
         if isinstance(self.fixed, Tracer):
             return None

@@ -86,7 +86,7 @@ class LatentClassifier(dist.Distribution):
         latent = jnp.squeeze(value, -2) @ self.coefficients.T
         return jax.nn.log_softmax(latent, axis=-1)
 
-    def remark_on_data(self, name: str, value: Any) -> str | None:
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
         """Say that features lie far from zero, or that their units determine which functions are probable."""
         table = np.asarray(value, float)
         return _offset(table) or remark_on_units("x", table)

@@ -147,7 +147,7 @@ def test_weak_priors_hold_at_the_means_of_columns():
         ({"covariance": 2}, "covariance = 2; expected 'full', 'diagonal'"),
         ({"covariance": None}, "covariance = None; expected"),
         ({"covariance": (True, 1)}, "covariance = .*; expected"),
-        ({"prior": np.ones(2)}, "prior = array.*; expected 'flat' or an EffectsPrior"),
+        ({"prior": np.ones(2)}, r"prior = \[.*; expected 'flat' or an EffectsPrior"),
         (
             {"outputs": np.eye(2)[np.zeros(SIZE, int)]},
             r"outputs\[:, 1\] is of an output that no row",
@@ -191,4 +191,4 @@ def test_copies_of_rows_are_said():
 def test_a_fit_to_copies_is_a_caution():
     columns = np.column_stack([np.ones(2 * SIZE), np.concatenate([TIMES[:, 1]] * 2)])
     block = mixed_parameters(np.concatenate([Y, Y]), columns, columns[:, :1], prior="flat")
-    assert "rows of y equal another one" in block.remark_on_data("y", np.concatenate([Y, Y]))
+    assert "rows of y equal another one" in block.remark_on_data("y", np.concatenate([Y, Y]), {})

@@ -6,6 +6,7 @@ from sidebayes.models.blocks.components.few_points import (
     few_points,
     held_by_gaussian_prior,
     lone_clusters,
+    of_single_values,
 )
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
@@ -139,3 +140,20 @@ def test_an_outlier_among_many_is_named_once():
     said = [one for one in fit.verdict[1].split(". ") if "a single point" in one]
     assert len(said) == 1  # by the number of the point
     assert " holds a single point of 41, number 40" in said[0]
+
+
+def test_clusters_on_single_values_of_a_column_are_told():
+    """A coin divides clouds that are far apart, as a density on one value is very narrow."""
+    rng = np.random.default_rng(1)
+    clouds = np.concatenate([rng.normal(size=(100, 2)), rng.normal(size=(100, 2)) + 6])
+    table = np.column_stack([clouds, rng.integers(0, 2, 200)])
+    fit = sb.fit("gmm", table, num_clusters=2, progress=False)
+    level, why = fit.verdict
+    assert level == "caution"
+    assert "a single one in some clusters (column 2 of x in 2 clusters)" in why
+    wide = np.ones((2, 3))
+    assert of_single_values("x", table, wide) is None
+    assert of_single_values("x", clouds, 1e-3 * wide[:, :2]) is None
+    counts = np.column_stack([clouds[:, 0], rng.poisson(1.0, 200)])
+    said = of_single_values("x", counts, np.array([[1.0, 0.1], [1.0, 1.2]]))
+    assert "(column 1 of x in 1 cluster)" in said

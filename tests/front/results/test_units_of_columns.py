@@ -47,7 +47,7 @@ def test_orthogonal_columns_have_the_spread_that_they_should():
     ids=["centres", "classifier", "spheres", "full covariances"],
 )
 def test_parts_of_models_that_depend_on_units_say_so(part, says):
-    wide, alike = (part.remark_on_data("x", x - x.mean(axis=0)) or "" for x in (WIDE, DATA.x))
+    wide, alike = (part.remark_on_data("x", x - x.mean(axis=0), {}) or "" for x in (WIDE, DATA.x))
     assert ("depends on the units of the columns of x" in wide) == says
     assert "units of the columns" not in alike
 
