@@ -40,11 +40,10 @@ from .few_points import (
     of_single_values,
 )
 from .gaussian_prior import GaussianPrior
+from .gaussian_starts import moments_of_partitions, scattered_moments
 from .gaussians.gaussian import Gaussian, IndependentNormals
 from .gaussians.gaussian_stats import Moments, gaussian_pass, weighted_moments
 from .gaussians.linked_pass import linked_pass
-from .kmeans_starts import centres_within, scattered_centres
-from .partition_starts import cell_moments, partitions
 from .shift_prior import ComponentPriors
 
 __all__ = ["COVARIANCES", "GaussianComponents"]
@@ -335,43 +334,14 @@ class GaussianComponents(Block):
         data = np.asarray(value, float).reshape(len(value), -1)
         if data.shape[1] != self.num_features:
             return {}
-        isotropic = self.covariance == "spherical"
-        spread: Any
         if self.scattered:
-            centres, wide = scattered_centres(data, self.shape[0], seed, num_starts)
-            variance = np.where(wide[:, None], data.var(axis=0), self._cell_variance(data))
-            eye = np.eye(self.num_features)
-            if self._is_matrix:
-                spread = variance[:, :, None] * eye
-                spread = spread if self._tied else spread[:, None]
-            else:
-                spread = variance if self.covariance == "diagonal" else variance.mean(axis=1)
-                spread = spread[:, None]
-            return {
-                "location": centres,
-                "spread": np.broadcast_to(spread, (num_starts, *self.spread_shape)),
-            }
-        # without a prior the likelihood is unbounded, and other starts lead to its singularities
-        even = self.prior is None
-        found = partitions(data, self.shape[0], seed, num_starts, isotropic=isotropic, even=even)
-        mean, covariance = cell_moments(found, self.shape[0])
-        if len(self.shape) == 2:
-            unit = found.rows.std(axis=0)
-            scale = np.where((unit > 0) & (not isotropic), unit, 1.0)
-            scales = np.broadcast_to(scale, (num_starts, self.num_features))
-            mean = centres_within(data, mean, scales, self.shape[1], seed)
-            spread = np.diag(self._cell_variance(data))
-        else:
-            spread = covariance.mean(axis=1) if self._tied else covariance
-        if not self._is_matrix:
-            spread = np.diagonal(spread, axis1=-2, axis2=-1)
-            spread = spread if self.covariance == "diagonal" else spread.mean(axis=-1)
+            start = scattered_moments(data, self.shape[0], self.covariance, seed, num_starts)
+            return dict(zip(self.roles, start, strict=True))
+        # without a prior the likelihood is unbounded, and uneven starts lead to its singularities
+        mean, spread = moments_of_partitions(
+            data, self.shape, self.covariance, seed, num_starts, even=self.prior is None
+        )
         return {"location": mean.reshape(num_starts, *shapes["location"]), "spread": spread}
-
-    def _cell_variance(self, data: np.ndarray) -> np.ndarray:
-        """Variance of the data, shrunk to the size of the cell of one Gaussian."""
-        variance = data.var(axis=0) / self.num_cells ** (2 / self.num_features)
-        return np.where(variance > 0, variance, 1e-6 * variance.mean() or 1.0)
 
     @property
     def spread_shape(self) -> tuple[int, ...]:
