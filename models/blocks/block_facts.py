@@ -120,8 +120,12 @@ class Collapsible(Protocol):
 class Doubting(Protocol):
     """Blocks that doubt some modes, which are set aside if another start found a different mode."""
 
-    def doubts(self, values: Mapping[str, Any]) -> bool:
-        """Whether values of the sites are doubtful although their log density is high."""
+    def doubts(self, values: Mapping[str, Any], data: Any) -> str | None:
+        """Say where a mode lies that is doubtful although its log density is high; None if it is not.
+
+        Data are a table that the sites describe, or None where there is none. The rest of the sentence
+        is "starts that ended ... were set aside".
+        """
         ...
 
 

@@ -38,7 +38,7 @@ def capabilities(of):
             CONJUGATE
             | {"OnePass", "OnePassOfBatches", "Batched", "Regularised"}
             | {"Starting", "Collapsible", "Improper", "Checking", "HasUnits"}
-            | {"Remarking", "RemarkingOnData"},
+            | {"Remarking", "RemarkingOnData", "Doubting"},
         ),
         (
             Centroids(2, 3, 1.0),

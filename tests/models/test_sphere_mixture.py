@@ -337,7 +337,7 @@ def test_tight_clusters_do_not_reach_around_the_sphere(are_known):
     known = sb.PartialLabels(labels if are_known else np.full(60, -1))
     found = EM().run(asked(x, known=known), progress=False)
     assert found.status.converged
-    assert "starts that ended at a doubtful mode were set aside" in found.status.message
+    assert "ended where a component reaches around the sphere" in found.status.message
     angles = np.arccos(found.params["direction"] @ x.T)
     assert angles.min(axis=1).max() < 0.01
     assert found.params["missing_mass"].max() < 1e-6

@@ -115,7 +115,8 @@ def result(
     collapsed = [degenerate(problem, point) for point in points]
     lost = np.array([c is not None for c in collapsed]) | (code == BROKEN)
     sound = np.isfinite(value) & ~lost
-    doubtful = sound & [doubted(problem, point) for point in points]
+    doubts = [doubted(problem, point) for point in points]
+    doubtful = sound & [doubt is not None for doubt in doubts]
     trusted = sound & ~doubtful
     wanted = next((some for some in (trusted, sound) if some.any()), np.isfinite(value))
     best = ends.best(_worth(state, rank), wanted)
@@ -141,7 +142,8 @@ def result(
         were = "was" if lost.sum() == 1 else "were"
         message += f"; {counted(lost.sum(), 'start')} that collapsed {were} set aside"
     if doubtful.any() and trusted.any():
-        message += f"; {doubtful.sum()} starts that ended at a doubtful mode were set aside"
+        were, where = "was" if doubtful.sum() == 1 else "were", doubts[np.argmax(doubtful)]
+        message += f"; {counted(doubtful.sum(), 'start')} that ended {where} {were} set aside"
     return EngineResult(
         engine=name,
         draws={name: v[None, None] for name, v in points[best].items()},

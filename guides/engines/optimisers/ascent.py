@@ -388,8 +388,8 @@ def _ended(
             f"{title} stopped at max_steps={max_steps} ({size}); raise it, or loosen tol={tol}"
         )
     if prior.any():
-        doubtful = [doubted(problem, one_member(sites, row)) for row in range(len(value))]
-        trusted = sound & ~np.array(doubtful)
+        members = [one_member(sites, row) for row in range(len(value))]
+        trusted = sound & [doubted(problem, member) is None for member in members]
         likeliest = ends.best(value - prior, trusted if trusted.any() else sound)
         message += preferred_by_prior(value, prior, best, [likeliest])
     if remark:

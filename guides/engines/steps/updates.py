@@ -21,7 +21,7 @@ from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
 from ..plumbing.programs import unchecked
-from ..problem.declared import collapsed_sites, declared_blocks, restricted_sites
+from ..problem.declared import collapsed_sites, declared_blocks, observed_table, restricted_sites
 from ..problem.density import abstract_trace, latent_sites, site_log_prob, trace_model
 from ..problem.units import model_of
 
@@ -368,10 +368,15 @@ def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int,
     return None
 
 
-def doubted(problem: Problem, params: Mapping[str, np.ndarray]) -> bool:
-    """Return whether a block doubts a mode; see `Doubting`."""
-    return any(
-        block.doubts({role: params[name] for role, name in sites.items()})
-        for block, sites in declared_blocks(abstract_trace(problem))
-        if isinstance(block, Doubting)
-    )
+def doubted(problem: Problem, params: Mapping[str, np.ndarray]) -> str | None:
+    """Return where a mode lies that a block doubts, None if none does; see `Doubting`."""
+    for part in plan_updates(problem).starting:
+        block = block_of(abstract_trace(problem), part)
+        if isinstance(block, Doubting):
+            values = {role: params[name] for role, name in part.sites.items()}
+            tables = [observed_table(problem, name) for name in part.sources]
+            if said := next(
+                filter(None, (block.doubts(values, t) for t in tables or [None])), None
+            ):
+                return said
+    return None

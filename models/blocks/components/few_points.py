@@ -19,7 +19,8 @@ __all__ = [
     "held_by_gaussian_prior",
     "held_by_prior",
     "lone_clusters",
-    "of_single_values",
+    "on_single_values",
+    "say_single_values",
 ]
 
 MANY = 10
@@ -37,11 +38,12 @@ _PER_CLUSTER = 3
 _HELD = 0.75
 """The prior holds a variance if it contributes this share or more: it then doubles the deviation."""
 
-_NARROW = 0.25
-"""Deviation of a cluster on one value, as a share of the distance to the next value."""
+_ON_ONE, _ALONE, _LEAST = 5.0, 0.99, 5
+"""A cluster has a single value of a feature if, of the points within so many deviations, this share has it,
+and at least so many points."""
 
-_GLANCE = 1000
-"""Number of rows examined first for columns of few different values, at most half as many."""
+_MOST_CELLS = 5_000_000
+"""Largest number of rows, times clusters and features, that are looked at for single values."""
 
 _ENOUGH = 3
 """Points that should determine a covariance and its mean, for each number in one row of both."""
@@ -91,26 +93,33 @@ def lone_clusters(sizes: NDArray) -> str | None:
     )
 
 
-def of_single_values(name: str, table: NDArray, deviation: NDArray) -> str | None:
-    """Say which features have a single value in each of some clusters, where they are as narrow as can be.
+def on_single_values(table: NDArray, mean: NDArray, deviation: NDArray) -> NDArray[np.bool_]:
+    """Whether the points of a cluster have a single value of a feature, shape (num_clusters, num_features).
 
-    A density that narrow pays for any division of the other features, so that clusters part by it.
+    A normal density there is as narrow as it can be, which pays for any division of the other features.
 
     Parameters
     ----------
-    name : str
     table : ndarray, shape (num_points, num_features)
-    deviation : ndarray, shape (num_clusters, num_features)
-        Standard deviations within clusters.
+    mean, deviation : ndarray, shape (num_clusters, num_features)
+        Means and standard deviations of the clusters.
     """
-    part = np.sort(table[:_GLANCE], axis=0)
-    few = np.flatnonzero((np.diff(part, axis=0) > 0).sum(axis=0) < len(part) / 2)
-    told = []
-    for feature in few:
-        gap = np.diff(np.unique(table[:, feature])).min(initial=np.inf)
-        narrow = np.flatnonzero(deviation[:, feature] < _NARROW * gap)
-        if np.isfinite(gap) and narrow.size:
-            told.append(f"column {feature} of {name} in {counted(narrow.size, 'cluster')}")
+    rows = table[:: max(1, -(-len(table) * mean.size // _MOST_CELLS))]
+    offset = np.abs(rows[:, None] - mean)
+    value = np.take_along_axis(rows, offset.argmin(axis=0), axis=0)
+    number = (rows[:, None] == value).sum(axis=0)
+    near = (np.abs(rows[:, None] - value) <= _ON_ONE * deviation).sum(axis=0)
+    alone: NDArray[np.bool_] = (number >= _LEAST) & (number >= _ALONE * near)
+    return alone & (number < len(rows))
+
+
+def say_single_values(name: str, alone: NDArray[np.bool_]) -> str | None:
+    """Say which features have a single value in some clusters; see `on_single_values`."""
+    told = [
+        f"column {feature} of {name} in {counted(number, 'cluster')}"
+        for feature, number in enumerate(alone.sum(axis=0))
+        if number
+    ]
     if not told:
         return None
     return (

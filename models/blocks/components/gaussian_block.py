@@ -14,6 +14,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
@@ -37,7 +38,8 @@ from .few_points import (
     few_points,
     held_by_gaussian_prior,
     lone_clusters,
-    of_single_values,
+    on_single_values,
+    say_single_values,
 )
 from .gaussian_prior import GaussianPrior
 from .gaussian_starts import moments_of_partitions, scattered_moments
@@ -367,6 +369,21 @@ class GaussianComponents(Block):
             return None
         return worst, "its covariance is singular"
 
+    def doubts(self, values: Mapping[str, Any], data: Any) -> str | None:
+        """Say that the points of a cluster have a single value of a feature; see `on_single_values`."""
+        found = data is not None and self._on_single_values(values, data).any()
+        return "where all points of a cluster have the same value of a feature" if found else None
+
+    def _on_single_values(self, values: Mapping[str, Any], data: Any) -> NDArray[np.bool_]:
+        """Whether clusters have single values of features; none has if the spread is that of all features."""
+        mean, spread = (np.asarray(values[role]) for role in self.roles)
+        shape = (self.num_cells, self.num_features)
+        if self.covariance == "spherical":
+            return np.zeros(shape, bool)
+        variance = np.diagonal(spread, axis1=-2, axis2=-1) if self._is_matrix else spread
+        variance = np.broadcast_to(variance.reshape(-1, self.num_features), shape)
+        return on_single_values(np.asarray(data, float), mean.reshape(shape), np.sqrt(variance))
+
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that there are few points for the spreads, or that a prior that was not given holds them."""
         if self.num_points is None or (self.prior is not None and not self.from_data):
@@ -395,11 +412,9 @@ class GaussianComponents(Block):
         """
         if self.covariance == "spherical":
             return remark_on_units(name, np.asarray(value, float))
-        if len(self.shape) == 1 and "spread" in draws:
-            spread = np.asarray(draws["spread"]).mean(axis=(0, 1))
-            spread = np.diagonal(spread, axis1=-2, axis2=-1) if self._is_matrix else spread
-            deviation = np.sqrt(np.broadcast_to(spread, (*self.shape, self.num_features)))
-            if said := of_single_values(name, np.asarray(value, float), deviation):
+        if {"location", "spread"} <= draws.keys():
+            means = {role: np.asarray(draws[role]).mean(axis=(0, 1)) for role in self.roles}
+            if said := say_single_values(name, self._on_single_values(means, value)):
                 return said
         given = isinstance(self.prior, GaussianPrior)
         if self.covariance != "full" or self.num_cells == 1 or not given:

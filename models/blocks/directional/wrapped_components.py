@@ -237,18 +237,19 @@ class WrappedComponents(Block, WholeData):
             return worst, "its covariance is singular"
         return None
 
-    def doubts(self, values: Mapping[str, Any]) -> bool:
-        """Whether a component reaches around the sphere, with all points far from its mean.
+    def doubts(self, values: Mapping[str, Any], data: Any) -> str | None:
+        """Say that a component reaches around the sphere, with all points far from its mean.
 
         Covariances of such components are stretched, which a prior favours if it is wide relative
         to the clusters.
         """
         if self.data is None or isinstance(self.data, Tracer):
-            return False
+            return None
         mean = np.asarray(values["vector"])
         mean = mean / np.linalg.norm(mean, axis=-1, keepdims=True)
         is_far = (mean @ np.asarray(self.data).T).max(axis=1) < math.cos(_FAR_AWAY)
-        return bool((is_far & (self._lacking(values) > _AROUND)).any())
+        around = (is_far & (self._lacking(values) > _AROUND)).any()
+        return "where a component reaches around the sphere" if around else None
 
     def _lacking(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
         """Bound of the missing mass of each component's density; see `missing_mass`."""

@@ -6,7 +6,8 @@ from sidebayes.models.blocks.components.few_points import (
     few_points,
     held_by_gaussian_prior,
     lone_clusters,
-    of_single_values,
+    on_single_values,
+    say_single_values,
 )
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
@@ -142,18 +143,36 @@ def test_an_outlier_among_many_is_named_once():
     assert " holds a single point of 41, number 40" in said[0]
 
 
-def test_clusters_on_single_values_of_a_column_are_told():
-    """A coin divides clouds that are far apart, as a density on one value is very narrow."""
-    rng = np.random.default_rng(1)
-    clouds = np.concatenate([rng.normal(size=(100, 2)), rng.normal(size=(100, 2)) + 6])
-    table = np.column_stack([clouds, rng.integers(0, 2, 200)])
+CLOUDS = np.concatenate([RNG.normal(size=(100, 2)), RNG.normal(size=(100, 2)) + 6])
+
+
+def test_a_coin_does_not_divide_clouds():
+    """A density on one side of it is very narrow, so that modes by the coin have the highest density."""
+    table = np.column_stack([CLOUDS, RNG.integers(0, 2, 200)])
     fit = sb.fit("gmm", table, num_clusters=2, progress=False)
-    level, why = fit.verdict
+    assert len(np.unique(fit.labels()[:100])) == len(np.unique(fit.labels()[100:])) == 1
+    assert "ended where all points of a cluster have the same value" in fit.status.message
+    divided = sb.fit("gmm", table, num_clusters=2, progress=False, engine=sb.MAP(num_restarts=2))
+    level, why = divided.verdict
     assert level == "caution"
     assert "a single one in some clusters (column 2 of x in 2 clusters)" in why
-    wide = np.ones((2, 3))
-    assert of_single_values("x", table, wide) is None
-    assert of_single_values("x", clouds, 1e-3 * wide[:, :2]) is None
-    counts = np.column_stack([clouds[:, 0], rng.poisson(1.0, 200)])
-    said = of_single_values("x", counts, np.array([[1.0, 0.1], [1.0, 1.2]]))
-    assert "(column 1 of x in 1 cluster)" in said
+
+
+@pytest.mark.parametrize(
+    ("column", "deviation", "alone"),
+    [
+        (RNG.integers(0, 2, 200), [0.05, 0.5], [True, False]),
+        (RNG.integers(0, 2, 200), [0.5, 0.5], [False, False]),
+        (RNG.poisson(1.0, 200), [0.1, 1.2], [True, False]),
+        (RNG.binomial(1, 0.5, 200) * RNG.gamma(1.0, size=200), [1e-3, 1.0], [True, False]),
+        (CLOUDS[:, 0], [1e-3, 1.0], [False, False]),
+        (np.round(CLOUDS[:, 0], 1), [1.0, 1.0], [False, False]),
+    ],
+    ids=["coin", "both sides", "count", "half zero", "continuous", "rounded"],
+)
+def test_where_clusters_have_a_single_value(column, deviation, alone):
+    mean = np.array([[0.0, 0.0], [1.0, 0.5]])
+    wide = np.stack([np.ones(2), deviation], axis=1)
+    found = on_single_values(np.column_stack([CLOUDS[:, 1], column]), mean, wide)
+    np.testing.assert_array_equal(found, np.stack([[False, False], alone], axis=1))
+    assert (say_single_values("x", found) is None) == (not any(alone))
