@@ -1,6 +1,6 @@
 """Adjusted Rand index of Gaussian mixtures by the prior of their components, beside scikit-learn's.
 
-Run: python -m benchmarks.default_prior [--seeds 4] [--sets ecoli,heart_statlog,...] [--new-rows | --apart]
+Run: python -m benchmarks.default_prior [--seeds 4] [--sets ecoli,...] [--new-rows | --apart | --coin]
 `--sets` are CSV files of the folder SIDEBAYES_DATA, in place of the sets of the library. Features are
 standardised. "few rows" are three Gaussians of unit covariance, 40 rows each in six features, whose centres
 lie 3.5 standard deviations from the origin along different axes, or at it. scikit-learn has ten starts. The
@@ -9,7 +9,7 @@ for each number of a full covariance and its mean, and "said" whether the verdic
 `--new-rows` prints the mean log density of the two thirds of the rows that were not fitted, by form of
 the covariances. "noise" are 75 rows of 49 standard normal features, as one cluster. `--apart` prints by what
 factor deviations are too large where three Gaussians of 40 rows in the plane are some standard deviations
-apart: by prior, and whether the verdict says so.
+apart: by prior, and whether the verdict says so. `--coin` adds a column of few different values.
 """
 
 import argparse
@@ -43,6 +43,25 @@ def settings(seeds: int, sets: list[str]) -> Iterator[tuple[str, np.ndarray, np.
         x = np.random.default_rng(200 + seed).normal(size=(120, 6))
         x[:, :2] += 3.5 * (labels[:, None] == [1, 2])
         yield "few rows", x, labels
+
+
+def with_coins(seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Data with a column that has nothing to do with the labels."""
+    rng = np.random.default_rng(seed)
+    clouds = rng.normal(size=(400, 2))
+    clouds[200:] += 6
+    iris, wine = sb.load_dataset("iris"), sb.load_dataset("wine")
+    labels = np.repeat([0, 1], 200)
+    yield "clouds, coin", np.column_stack([clouds, rng.integers(0, 2, 400)]), labels
+    yield "clouds, count", np.column_stack([clouds, rng.poisson(1.0, 400)]), labels
+    yield (
+        "clouds, half zero",
+        np.column_stack([clouds, rng.integers(0, 2, 400) * rng.gamma(1.0, size=400)]),
+        labels,
+    )
+    for name, data in (("iris", iris), ("wine", wine)):
+        own = (data.x - data.x.mean(axis=0)) / data.x.std(axis=0)
+        yield f"{name}, coin", np.column_stack([own, rng.integers(0, 2, len(own))]), data.labels
 
 
 def new_rows(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, float]:
@@ -121,6 +140,7 @@ def main() -> None:
     parser.add_argument("--sets", default="", help="CSV files, comma-separated")
     parser.add_argument("--new-rows", action="store_true", help="log density of rows left out")
     parser.add_argument("--apart", action="store_true", help="widths of clusters far apart")
+    parser.add_argument("--coin", action="store_true", help="a column of few different values")
     given = parser.parse_args()
     seeds, sets = given.seeds, [name for name in given.sets.split(",") if name]
     warnings.simplefilter("ignore", sb.SideBayesWarning)
@@ -132,7 +152,7 @@ def main() -> None:
     rows = [
         {"data": name, **measure(x, labels, seed)}
         for seed in range(seeds)
-        for name, x, labels in [*settings(seeds, sets), *more]
+        for name, x, labels in (with_coins(seed) if given.coin else [*settings(seeds, sets), *more])
     ]
     print(pd.DataFrame(rows).groupby("data", sort=False).mean().round(3).to_string())
 

@@ -118,13 +118,14 @@ class Collapsible(Protocol):
 
 @runtime_checkable
 class Doubting(Protocol):
-    """Blocks that doubt some modes, which are set aside if another start found a different mode."""
+    """Blocks that doubt some modes, whose log densities are too high for a comparison with other modes."""
 
-    def doubts(self, values: Mapping[str, Any], data: Any) -> str | None:
-        """Say where a mode lies that is doubtful although its log density is high; None if it is not.
+    def doubts(self, values: Mapping[str, Any], data: Any) -> tuple[float, str] | None:
+        """Nats of log density without which a mode is compared with others, and where it lies; or None.
 
-        Data are a table that the sites describe, or None where there is none. The rest of the sentence
-        is "starts that ended ... were set aside".
+        Infinitely many set it aside if another start found a different mode. Data are a table that the sites
+        describe, or None where there is none. The rest of the sentence is "starts that ended ... were
+        set aside".
         """
         ...
 

@@ -115,11 +115,10 @@ def result(
     collapsed = [degenerate(problem, point) for point in points]
     lost = np.array([c is not None for c in collapsed]) | (code == BROKEN)
     sound = np.isfinite(value) & ~lost
-    doubts = [doubted(problem, point) for point in points]
-    doubtful = sound & [doubt is not None for doubt in doubts]
-    trusted = sound & ~doubtful
-    wanted = next((some for some in (trusted, sound) if some.any()), np.isfinite(value))
-    best = ends.best(_worth(state, rank), wanted)
+    wanted = sound if sound.any() else np.isfinite(value)
+    excess, places = doubted(problem, points, wanted)
+    worth = _worth(state, rank)
+    best = ends.best(worth - excess, wanted)
     if not sound.any():
         raise all_collapsed(problem, collapsed[best], points[best], state.params)
     is_mode, remark = ends.remark(best, points[best])
@@ -134,16 +133,17 @@ def result(
         else f"EM stopped at max_steps={max_steps} with more than tol={tol} to gain; "
         "raise max_steps or loosen tol"
     )
-    rivals = ends.best(value, wanted), ends.best(value - prior, wanted)
+    rivals = ends.best(value - excess, wanted), ends.best(value - prior - excess, wanted)
     message += preferred_by_prior(value, prior, best, rivals)
     if remark:
         message += f"; {remark}"
     if lost.any():
         were = "was" if lost.sum() == 1 else "were"
         message += f"; {counted(lost.sum(), 'start')} that collapsed {were} set aside"
-    if doubtful.any() and trusted.any():
-        were, where = "was" if doubtful.sum() == 1 else "were", doubts[np.argmax(doubtful)]
-        message += f"; {counted(doubtful.sum(), 'start')} that ended {where} {were} set aside"
+    doubtful = wanted & (worth > worth[best]) & (excess > 0)
+    if number := doubtful.sum():
+        where, were = places[np.argmax(doubtful)], "was" if number == 1 else "were"
+        message += f"; {counted(number, 'start')} that ended {where} {were} set aside"
     return EngineResult(
         engine=name,
         draws={name: v[None, None] for name, v in points[best].items()},

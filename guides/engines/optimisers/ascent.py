@@ -389,8 +389,7 @@ def _ended(
         )
     if prior.any():
         members = [one_member(sites, row) for row in range(len(value))]
-        trusted = sound & [doubted(problem, member) is None for member in members]
-        likeliest = ends.best(value - prior, trusted if trusted.any() else sound)
+        likeliest = ends.best(value - prior - doubted(problem, members, sound)[0], sound)
         message += preferred_by_prior(value, prior, best, [likeliest])
     if remark:
         message += f"; {remark}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -368,15 +368,27 @@ def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int,
     return None
 
 
-def doubted(problem: Problem, params: Mapping[str, np.ndarray]) -> str | None:
-    """Return where a mode lies that a block doubts, None if none does; see `Doubting`."""
+def doubted(
+    problem: Problem, modes: Sequence[Mapping[str, np.ndarray]], sound: np.ndarray
+) -> tuple[np.ndarray, list[str]]:
+    """Return the nats that blocks leave out of the log density of modes, and where they lie; see `Doubting`.
+
+    They are finite for some of the `sound` modes.
+    """
+    found = [_doubted(problem, mode) for mode in modes]
+    nats = np.array([own for own, _ in found])
+    if np.isinf(nats[sound]).all():
+        nats = np.zeros(len(nats))
+    return nats, [where for _, where in found]
+
+
+def _doubted(problem: Problem, mode: Mapping[str, np.ndarray]) -> tuple[float, str]:
+    nats, where = 0.0, ""
     for part in plan_updates(problem).starting:
         block = block_of(abstract_trace(problem), part)
         if isinstance(block, Doubting):
-            values = {role: params[name] for role, name in part.sites.items()}
+            values = {role: mode[name] for role, name in part.sites.items()}
             tables = [observed_table(problem, name) for name in part.sources]
-            if said := next(
-                filter(None, (block.doubts(values, t) for t in tables or [None])), None
-            ):
-                return said
-    return None
+            for found in filter(None, (block.doubts(values, one) for one in tables or [None])):
+                nats, where = nats + found[0], found[1]
+    return nats, where

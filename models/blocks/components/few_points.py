@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidebayes.common.arrays import is_traced
-from sidebayes.common.magnitudes import counted, listed
 
 if TYPE_CHECKING:  # it imports scikit-learn, which pictures do without
     from .gaussian_prior import GaussianPrior
@@ -19,8 +18,6 @@ __all__ = [
     "held_by_gaussian_prior",
     "held_by_prior",
     "lone_clusters",
-    "on_single_values",
-    "say_single_values",
 ]
 
 MANY = 10
@@ -37,13 +34,6 @@ _PER_CLUSTER = 3
 
 _HELD = 0.75
 """The prior holds a variance if it contributes this share or more: it then doubles the deviation."""
-
-_ON_ONE, _ALONE, _LEAST = 5.0, 0.99, 5
-"""A cluster has a single value of a feature if, of the points within so many deviations, this share has it,
-and at least so many points."""
-
-_MOST_CELLS = 5_000_000
-"""Largest number of rows, times clusters and features, that are looked at for single values."""
 
 _ENOUGH = 3
 """Points that should determine a covariance and its mean, for each number in one row of both."""
@@ -90,42 +80,6 @@ def lone_clusters(sizes: NDArray) -> str | None:
         f"{what} a single point{' each' if lone.size > 1 else ''}, so that how far it spreads is "
         "taken from other clusters or the prior, and it may be an outlier. See the point, or "
         "take fewer clusters"
-    )
-
-
-def on_single_values(table: NDArray, mean: NDArray, deviation: NDArray) -> NDArray[np.bool_]:
-    """Whether the points of a cluster have a single value of a feature, shape (num_clusters, num_features).
-
-    A normal density there is as narrow as it can be, which pays for any division of the other features.
-
-    Parameters
-    ----------
-    table : ndarray, shape (num_points, num_features)
-    mean, deviation : ndarray, shape (num_clusters, num_features)
-        Means and standard deviations of the clusters.
-    """
-    rows = table[:: max(1, -(-len(table) * mean.size // _MOST_CELLS))]
-    offset = np.abs(rows[:, None] - mean)
-    value = np.take_along_axis(rows, offset.argmin(axis=0), axis=0)
-    number = (rows[:, None] == value).sum(axis=0)
-    near = (np.abs(rows[:, None] - value) <= _ON_ONE * deviation).sum(axis=0)
-    alone: NDArray[np.bool_] = (number >= _LEAST) & (number >= _ALONE * near)
-    return alone & (number < len(rows))
-
-
-def say_single_values(name: str, alone: NDArray[np.bool_]) -> str | None:
-    """Say which features have a single value in some clusters; see `on_single_values`."""
-    told = [
-        f"column {feature} of {name} in {counted(number, 'cluster')}"
-        for feature, number in enumerate(alone.sum(axis=0))
-        if number
-    ]
-    if not told:
-        return None
-    return (
-        f"Columns of few different values have a single one in some clusters ({listed(told)}): a normal "
-        "density there is as narrow as the prior allows, so that clusters may part by them whatever the "
-        "other columns say. Leave them out, or use feature_saliency, which takes them for categories"
     )
 
 

@@ -38,8 +38,6 @@ from .few_points import (
     few_points,
     held_by_gaussian_prior,
     lone_clusters,
-    on_single_values,
-    say_single_values,
 )
 from .gaussian_prior import GaussianPrior
 from .gaussian_starts import moments_of_partitions, scattered_moments
@@ -47,6 +45,7 @@ from .gaussians.gaussian import Gaussian, IndependentNormals
 from .gaussians.gaussian_stats import Moments, gaussian_pass, weighted_moments
 from .gaussians.linked_pass import linked_pass
 from .shift_prior import ComponentPriors
+from .single_values import say_single_values, single_value_excess
 
 __all__ = ["COVARIANCES", "GaussianComponents"]
 
@@ -369,20 +368,20 @@ class GaussianComponents(Block):
             return None
         return worst, "its covariance is singular"
 
-    def doubts(self, values: Mapping[str, Any], data: Any) -> str | None:
-        """Say that the points of a cluster have a single value of a feature; see `on_single_values`."""
-        found = data is not None and self._on_single_values(values, data).any()
-        return "where all points of a cluster have the same value of a feature" if found else None
+    def doubts(self, values: Mapping[str, Any], data: Any) -> tuple[float, str] | None:
+        """Nats that clusters owe to having a single value of a feature; see `single_value_excess`."""
+        nats = 0.0 if data is None else float(self._excess(values, data).sum())
+        return (nats, "where clusters have a single value of a feature") if nats else None
 
-    def _on_single_values(self, values: Mapping[str, Any], data: Any) -> NDArray[np.bool_]:
-        """Whether clusters have single values of features; none has if the spread is that of all features."""
+    def _excess(self, values: Mapping[str, Any], data: Any) -> NDArray[np.float64]:
+        """See `single_value_excess`; zero if one spread is that of all features."""
         mean, spread = (np.asarray(values[role]) for role in self.roles)
         shape = (self.num_cells, self.num_features)
         if self.covariance == "spherical":
-            return np.zeros(shape, bool)
-        variance = np.diagonal(spread, axis1=-2, axis2=-1) if self._is_matrix else spread
-        variance = np.broadcast_to(variance.reshape(-1, self.num_features), shape)
-        return on_single_values(np.asarray(data, float), mean.reshape(shape), np.sqrt(variance))
+            return np.zeros(shape)
+        own = spread.reshape(-1, *shape[1:] * (2 if self._is_matrix else 1))
+        own = np.broadcast_to(own, (self.num_cells, *own.shape[1:]))
+        return single_value_excess(np.asarray(data, float), mean.reshape(shape), own)
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that there are few points for the spreads, or that a prior that was not given holds them."""
@@ -414,7 +413,7 @@ class GaussianComponents(Block):
             return remark_on_units(name, np.asarray(value, float))
         if {"location", "spread"} <= draws.keys():
             means = {role: np.asarray(draws[role]).mean(axis=(0, 1)) for role in self.roles}
-            if said := say_single_values(name, self._on_single_values(means, value)):
+            if said := say_single_values(name, self._excess(means, value)):
                 return said
         given = isinstance(self.prior, GaussianPrior)
         if self.covariance != "full" or self.num_cells == 1 or not given:

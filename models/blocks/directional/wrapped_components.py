@@ -237,7 +237,7 @@ class WrappedComponents(Block, WholeData):
             return worst, "its covariance is singular"
         return None
 
-    def doubts(self, values: Mapping[str, Any], data: Any) -> str | None:
+    def doubts(self, values: Mapping[str, Any], data: Any) -> tuple[float, str] | None:
         """Say that a component reaches around the sphere, with all points far from its mean.
 
         Covariances of such components are stretched, which a prior favours if it is wide relative
@@ -249,7 +249,7 @@ class WrappedComponents(Block, WholeData):
         mean = mean / np.linalg.norm(mean, axis=-1, keepdims=True)
         is_far = (mean @ np.asarray(self.data).T).max(axis=1) < math.cos(_FAR_AWAY)
         around = (is_far & (self._lacking(values) > _AROUND)).any()
-        return "where a component reaches around the sphere" if around else None
+        return (math.inf, "where a component reaches around the sphere") if around else None
 
     def _lacking(self, values: Mapping[str, Any]) -> NDArray[np.float64]:
         """Bound of the missing mass of each component's density; see `missing_mass`."""

@@ -6,8 +6,6 @@ from sidebayes.models.blocks.components.few_points import (
     few_points,
     held_by_gaussian_prior,
     lone_clusters,
-    on_single_values,
-    say_single_values,
 )
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
@@ -141,38 +139,3 @@ def test_an_outlier_among_many_is_named_once():
     said = [one for one in fit.verdict[1].split(". ") if "a single point" in one]
     assert len(said) == 1  # by the number of the point
     assert " holds a single point of 41, number 40" in said[0]
-
-
-CLOUDS = np.concatenate([RNG.normal(size=(100, 2)), RNG.normal(size=(100, 2)) + 6])
-
-
-def test_a_coin_does_not_divide_clouds():
-    """A density on one side of it is very narrow, so that modes by the coin have the highest density."""
-    table = np.column_stack([CLOUDS, RNG.integers(0, 2, 200)])
-    fit = sb.fit("gmm", table, num_clusters=2, progress=False)
-    assert len(np.unique(fit.labels()[:100])) == len(np.unique(fit.labels()[100:])) == 1
-    assert "ended where all points of a cluster have the same value" in fit.status.message
-    divided = sb.fit("gmm", table, num_clusters=2, progress=False, engine=sb.MAP(num_restarts=2))
-    level, why = divided.verdict
-    assert level == "caution"
-    assert "a single one in some clusters (column 2 of x in 2 clusters)" in why
-
-
-@pytest.mark.parametrize(
-    ("column", "deviation", "alone"),
-    [
-        (RNG.integers(0, 2, 200), [0.05, 0.5], [True, False]),
-        (RNG.integers(0, 2, 200), [0.5, 0.5], [False, False]),
-        (RNG.poisson(1.0, 200), [0.1, 1.2], [True, False]),
-        (RNG.binomial(1, 0.5, 200) * RNG.gamma(1.0, size=200), [1e-3, 1.0], [True, False]),
-        (CLOUDS[:, 0], [1e-3, 1.0], [False, False]),
-        (np.round(CLOUDS[:, 0], 1), [1.0, 1.0], [False, False]),
-    ],
-    ids=["coin", "both sides", "count", "half zero", "continuous", "rounded"],
-)
-def test_where_clusters_have_a_single_value(column, deviation, alone):
-    mean = np.array([[0.0, 0.0], [1.0, 0.5]])
-    wide = np.stack([np.ones(2), deviation], axis=1)
-    found = on_single_values(np.column_stack([CLOUDS[:, 1], column]), mean, wide)
-    np.testing.assert_array_equal(found, np.stack([[False, False], alone], axis=1))
-    assert (say_single_values("x", found) is None) == (not any(alone))
