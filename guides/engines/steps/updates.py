@@ -373,9 +373,11 @@ def doubted(
 ) -> tuple[np.ndarray, list[str]]:
     """Return the nats that blocks leave out of the log density of modes, and where they lie; see `Doubting`.
 
-    They are finite for some of the `sound` modes.
+    They are finite for some of the `sound` modes; others are not looked at.
     """
-    found = [_doubted(problem, mode) for mode in modes]
+    found = [
+        _doubted(problem, mode) if ok else (0.0, "") for mode, ok in zip(modes, sound, strict=True)
+    ]
     nats = np.array([own for own, _ in found])
     if np.isinf(nats[sound]).all():
         nats = np.zeros(len(nats))
