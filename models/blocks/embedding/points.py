@@ -10,7 +10,7 @@ from jax.core import Tracer
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import dijkstra
 
-from sidebayes.common.magnitudes import listed
+from sidebayes.common.magnitudes import counted, listed
 
 from ..mixtures.data_units import remark_on_units
 from .geodesics import joined, nearest
@@ -121,13 +121,14 @@ def remark_on_short_circuits(
     excess = detour - edges.data
     worst = int(excess.argmax())
     like = int((excess > excess[worst] / 2).sum()) - 1
-    more = "" if not like else f", and {like} more edges are like it"
+    more = "" if not like else f", and {counted(like, 'more edge')} like it"
     return (
         f"The graph of {number} nearest neighbours may have short circuits between parts of x that are far "
-        f"apart along it: points {one[worst]} and {other[worst]} are joined by an edge of length "
-        f"{edges.data[worst]:.3g}, and with {fewer} neighbours the way between them is at least "
-        f"{detour[worst]:.3g}{more}. The map is then folded, whatever the noise and the number of starts. "
-        f"Compare the map of num_neighbors = {fewer}, or of more rows"
+        f"apart along it: an edge of length {edges.data[worst]:.3g} joins points {one[worst]} and "
+        f"{other[worst]}, between which the way is at least {detour[worst]:.3g} with {fewer} "
+        f"neighbours{more}. Unless x has a gap there, the map is folded, whatever the noise and the number "
+        f"of starts: compare maps with num_neighbors = {fewer}, with more rows, or without rows between such "
+        "parts"
     )
 
 

@@ -71,9 +71,7 @@ class Positions(Block, TakesMissing):
 
     roles: ClassVar[tuple[str, ...]] = ("position",)
 
-    def __init__(
-        self, scale: Array, has_zeros: bool = False, points: Points | None = None
-    ) -> None:
+    def __init__(self, scale: Array, has_zeros: bool = False, points: Points | None = None) -> None:
         self.scale, self.has_zeros, self.points = scale, has_zeros, points
 
     @property
@@ -134,7 +132,7 @@ class Positions(Block, TakesMissing):
             )
 
     def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
-        """Say that points are far from all others, have unlike units, or that their graph has short circuits."""
+        """Name points far from all others, columns of unlike units, and short circuits of the graph."""
         table = np.asarray(value)
         if self.points is None or table.ndim < 2:  # statements of links
             return None
