@@ -181,11 +181,7 @@ def _num_neighbors(x: NDArray, options: Mapping[str, Any]) -> int:
 
 
 def _graph(x: NDArray, options: Mapping[str, Any]) -> scipy.sparse.csr_array:
-    return joined(nearest(x, _num_neighbors(x, options)))
-
-
-def nearest(x: NDArray, number: int) -> scipy.sparse.csr_array:
-    """Distances of each point from its nearest neighbours, as many in each row.
+    """Graph of the nearest neighbours in `x`.
 
     Raises
     ------
@@ -193,16 +189,21 @@ def nearest(x: NDArray, number: int) -> scipy.sparse.csr_array:
         If points are equal.
     """
     values = np.asarray(x, float)
-    _, first, same = np.unique(values, axis=0, return_inverse=True, return_index=True)
+    _, first, number = np.unique(values, axis=0, return_inverse=True, return_index=True)
     if len(first) < len(values):
-        row = int(np.flatnonzero(first[same] != np.arange(len(values)))[0])
+        row = int(np.flatnonzero(first[number] != np.arange(len(values)))[0])
         raise ValueError(
-            f"x: point {row} equals point {first[same[row]]} ({len(values) - len(first)} points equal an "
+            f"x: point {row} equals point {first[number[row]]} ({len(values) - len(first)} points equal an "
             "earlier one), and points at distance zero have one position; keep one of each: "
             "x[np.sort(np.unique(x, axis=0, return_index=True)[1])]"
         )
-    middle = values.mean(axis=0)  # avoids cancellation of squared distances
-    return scipy.sparse.csr_array(kneighbors_graph(values - middle, number, mode="distance"))
+    return joined(nearest(values, _num_neighbors(values, options)))
+
+
+def nearest(x: NDArray, number: int) -> scipy.sparse.csr_array:
+    """Distances of each point from its nearest neighbours, as many in each row."""
+    middle = x.mean(axis=0)  # avoids cancellation of squared distances
+    return scipy.sparse.csr_array(kneighbors_graph(x - middle, number, mode="distance"))
 
 
 def joined(near: scipy.sparse.csr_array) -> scipy.sparse.csr_array:

@@ -27,7 +27,7 @@ _SHARE = 5 / 8
 """Share of the neighbours that are left to see which distances depend on the others."""
 _LEAST = 4
 """Number of neighbours below which graphs of sound data also have large holes."""
-_ALONE = 6
+_FEWEST = 6
 """Number of neighbours from which on a graph is compared with one of fewer."""
 _LONGER = 2.6
 """Factor by which one distance in a hundred grows with fewer neighbours if there are short circuits."""
@@ -52,12 +52,12 @@ class Points(NamedTuple):
 
         Nothing is said of distances that are not those of the graph: they were given beside `x`.
         """
-        if isinstance(self.x, Tracer):
+        if isinstance(self.x, Tracer) or len(self.x) <= self.num_neighbors:
             return None
         x = np.asarray(self.x, float)
         near = nearest(x, self.num_neighbors)
         along = dijkstra(joined(near), indices=landmarks[0])
-        if not np.allclose(along, distances[:, 0], rtol=_SAME):
+        if not np.allclose(along, distances[:, 0], rtol=_SAME, atol=0):
             return None
         said = (
             remark_on_far_points(near),
@@ -68,7 +68,7 @@ class Points(NamedTuple):
 
 
 def remark_on_far_points(near: scipy.sparse.csr_array) -> str | None:
-    """Name points that a gap separates from all others: their neighbours are much further away."""
+    """Name points whose last neighbour is much further away than that of any other point."""
     reach = near.max(axis=1).toarray().ravel()
     order = np.argsort(reach)
     upper = order[len(order) // 2 :]
@@ -77,10 +77,10 @@ def remark_on_far_points(near: scipy.sparse.csr_array) -> str | None:
         return None
     far = np.sort(upper[gaps[0] + 1 :])
     return (
-        f"x has values far from all others in row {listed(far)}: to have all neighbours, such a row reaches "
-        f"more than {_FAR:g} times as far as any other, and decides the scale of the map almost alone. If it "
-        "is a slip or stands for a missing value, correct it, drop the row or impute it; if it is right, "
-        "consider logarithms"
+        f"x has values far from all others in row {listed(far)}: the last neighbour of such a row is more "
+        f"than {_FAR:g} times as far away as that of any other row. Such a value decides the scale of the "
+        "map almost alone. If it is a slip or stands for a missing value, correct it, drop the row or impute "
+        "it; if it is right, consider logarithms"
     )
 
 
@@ -103,7 +103,7 @@ def remark_on_short_circuits(
     """
     size = near.shape[0]
     number = near.nnz // size
-    if number < _ALONE:
+    if number < _FEWEST:
         return None
     fewer = max(_LEAST, int(np.ceil(_SHARE * number)))
     chosen = np.arange(0, len(landmarks), -(-len(landmarks) // _SOURCES))
