@@ -220,7 +220,7 @@ def test_verdict_names_short_circuits():
     level, said = fit.verdict
     assert level == "caution"
     assert "may have short circuits" in said
-    assert "and 19 more edges like it" in said
+    assert "; 19 more edges are like it" in said
 
 
 def holed():

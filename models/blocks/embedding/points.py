@@ -121,7 +121,7 @@ def remark_on_short_circuits(
     excess = detour - edges.data
     worst = int(excess.argmax())
     like = int((excess > excess[worst] / 2).sum()) - 1
-    more = "" if not like else f", and {counted(like, 'more edge')} like it"
+    more = f"; {counted(like, 'more edge')} {'is' if like == 1 else 'are'} like it" if like else ""
     return (
         f"The graph of {number} nearest neighbours may have short circuits between parts of x that are far "
         f"apart along it: an edge of length {edges.data[worst]:.3g} joins points {one[worst]} and "
