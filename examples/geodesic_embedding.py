@@ -10,6 +10,10 @@ import numpy as np
 
 import sidebayes as sb
 
+NUMBER = 400
+GRAPH = {"num_neighbors": 6, "num_landmarks": 60}
+"""So that no edge of the graph joins two turns of the roll."""
+
 
 def rolled(number, seed=0):
     """Rows of a Swiss roll."""
@@ -22,14 +26,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("geodesic_embedding.png"))
     options = parser.parse_args()
-    x = rolled(300)
-    given = {"num_neighbors": 6, "num_landmarks": 60, "progress": False}
-    plain = sb.fit("geodesic_embedding", x, engine=sb.Laplace(num_restarts=2), **given)
+    x = rolled(NUMBER)
+    given = {**GRAPH, "engine": sb.Laplace(num_restarts=2), "progress": False}
+    plain = sb.fit("geodesic_embedding", x, **given)
     map_of = plain.positions()
     ends = map_of["position_0"].argsort().to_numpy()
     pairs = np.column_stack([ends[:8], ends[-8:]])
     links = sb.Links(pairs, np.full(8, np.inf))
-    told = sb.fit("geodesic_embedding", x, links, engine=sb.Laplace(num_restarts=2), **given)
+    told = sb.fit("geodesic_embedding", x, links, **given)
 
     def apart(table):
         where = table[["position_0", "position_1"]].to_numpy()

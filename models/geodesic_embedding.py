@@ -19,6 +19,7 @@ from .blocks.embedding.geodesics import (
     choose_landmarks,
 )
 from .blocks.embedding.nearness import stated_nearness
+from .blocks.embedding.points import Points
 from .blocks.embedding.positions import Positions, point_scale
 from .blocks.embedding.setting import check_setting, choose_power, distance_power, tables_of
 from .blocks.label_inference.label_graph import LabelGraph
@@ -123,9 +124,9 @@ def geodesic_embedding(
     size, sources, table = tables_of(given, options)
     deviation = point_scale(table, num_dimensions, scale)
     classes = None if known is None or num_classes is None else known.admissible(num_classes)
-    positions = Positions(deviation, has_zeros=noise == "normal").sample(
-        size, num_dimensions, classes
-    )
+    points = None if x is None else Points(x, num_neighbors)
+    block = Positions(deviation, has_zeros=noise == "normal", points=points)
+    positions = block.sample(size, num_dimensions, classes)
     variance = numpyro.sample("noise_variance", dist.InverseGamma(1.0, noise_level**2 / 2))
     unit = jnp.sqrt(2.0 * num_dimensions) * deviation if noise == "normal" else 1.0
     law = NoisyDistances(positions, sources, unit * jnp.sqrt(variance), noise)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
+from sidebayes.models.blocks.embedding.centred import CentredNormal
 
 from .base import Problem
 from .problem.density import abstract_trace, latent_sites
@@ -33,6 +34,7 @@ _UNBOUNDED = tuple(
         constraints.real_vector,
         constraints.real_matrix,
         constraints.zero_sum(1),
+        CentredNormal.support,
     )
 )
 """Supports whose map is nowhere flat."""

@@ -1,5 +1,6 @@
-"""Distances that contradict the others: named by fits and by `place`; zeros, and the default power."""
+"""Distances that contradict the others, and graphs with short circuits: named by fits and by `place`."""
 
+import re
 import warnings
 
 import jax
@@ -8,8 +9,10 @@ import pytest
 from numpyro import handlers
 from scipy.spatial.distance import cdist
 from sidebayes.models.blocks.embedding.distances import NOISES, NoisyDistances
-from sidebayes.models.blocks.embedding.geodesics import choose_distances
+from sidebayes.models.blocks.embedding.geodesics import choose_distances, choose_landmarks
+from sidebayes.models.blocks.embedding.points import Points
 from sidebayes.models.geodesic_embedding import geodesic_embedding
+from sklearn.datasets import load_wine, make_s_curve, make_swiss_roll
 
 import sidebayes as sb
 from tests.support.draws import Asked, Asking, at_one
@@ -190,3 +193,72 @@ def test_power_is_one_where_distances_are_given():
     along = choose_distances({"x": x, "landmarks": landmarks}, {})
     assert powers(x=x, landmarks=landmarks) == pytest.approx((share, share))
     assert powers(x=x, landmarks=landmarks, distances=along) == (1.0, 1.0)
+
+
+def remark_on_points(x, number=8, num_landmarks=None):
+    """What is said of a table of points whose distances are those along its graph."""
+    data, options = {"x": x}, {"num_neighbors": number, "num_landmarks": num_landmarks}
+    data["landmarks"] = choose_landmarks(data, options)
+    table = choose_distances(data, options)
+    return Points(x, number).remark(table, data["landmarks"].astype(int))
+
+
+@pytest.mark.parametrize("num_landmarks", [None, 30])
+@pytest.mark.parametrize(("number", "seed"), [(8, 0), (8, 1), (6, 0)])
+def test_short_circuits_are_named(number, seed, num_landmarks):
+    x, turn = make_swiss_roll(300, random_state=seed)
+    said = remark_on_points(x, number, num_landmarks)
+    one, other = map(int, re.search(r"joins points (\d+) and (\d+),", said).groups())
+    assert abs(turn[one] - turn[other]) > 4  # where a turn is 2 pi
+    assert f"num_neighbors = {4 if number == 6 else 5}, with more rows" in said
+
+
+def test_verdict_names_short_circuits():
+    x, _ = make_swiss_roll(300, random_state=0)
+    at = {"positions": x[:, :2] - x[:, :2].mean(axis=0), "noise_variance": 1.0, "scale": 1.0}
+    fit = sb.fit("geodesic_embedding", x, engine=at_one(at), progress=False)
+    level, said = fit.verdict
+    assert level == "caution"
+    assert "may have short circuits" in said
+    assert "; 19 more edges are like it" in said
+
+
+def holed():
+    z = np.random.default_rng(0).uniform(-1, 1, (400, 2))
+    return z[np.hypot(*z.T) > 0.5]
+
+
+@pytest.mark.parametrize(
+    ("x", "number"),
+    [
+        (make_swiss_roll(500, random_state=0)[0], 8),
+        (make_swiss_roll(500, random_state=6)[0], 6),
+        (make_s_curve(300, random_state=0)[0], 8),
+        (holed(), 8),
+        (np.random.default_rng(0).normal(size=(300, 2)), 8),
+        (np.random.default_rng(0).standard_t(2, (300, 3)), 8),
+        (np.random.default_rng(0).normal(size=(12, 2)), 11),
+    ],
+    ids=["roll", "roll of 6", "s-curve", "hole", "normal", "tails", "all neighbours"],
+)
+def test_nothing_is_said_of_sound_graphs(x, number):
+    assert remark_on_points(x, number) is None
+
+
+def test_far_rows_are_named():
+    x = np.random.default_rng(0).normal(size=(100, 3))
+    x[[3, 40]] += 1e3
+    said = remark_on_points(x)
+    assert said.startswith("x has values far from all others in row 3, 40: ")
+    assert "correct it, drop the row or impute it" in said
+
+
+def test_units_of_columns_are_named():
+    said = remark_on_points(load_wine().data)
+    assert said.startswith("The result depends on the units of the columns of x: column 12 has")
+
+
+def test_nothing_is_said_of_points_whose_distances_were_measured():
+    x = load_wine().data
+    for rows in (x, x[:5], 1e-12 * x):
+        assert Points(rows, 8).remark(cdist(rows, rows), np.arange(len(rows))) is None

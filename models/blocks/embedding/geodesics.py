@@ -22,7 +22,9 @@ __all__ = [
     "choose_distances",
     "choose_landmarks",
     "geodesics_from",
+    "joined",
     "landmark_number",
+    "nearest",
 ]
 
 NUM_NEIGHBORS = 8
@@ -179,7 +181,7 @@ def _num_neighbors(x: NDArray, options: Mapping[str, Any]) -> int:
 
 
 def _graph(x: NDArray, options: Mapping[str, Any]) -> scipy.sparse.csr_array:
-    """Distances between points if one of them is among the nearest neighbours of the other.
+    """Graph of the nearest neighbours in `x`.
 
     Raises
     ------
@@ -195,9 +197,15 @@ def _graph(x: NDArray, options: Mapping[str, Any]) -> scipy.sparse.csr_array:
             "earlier one), and points at distance zero have one position; keep one of each: "
             "x[np.sort(np.unique(x, axis=0, return_index=True)[1])]"
         )
-    near = scipy.sparse.csr_array(
-        kneighbors_graph(
-            values - values.mean(axis=0), _num_neighbors(values, options), mode="distance"
-        )
-    )
+    return joined(nearest(values, _num_neighbors(values, options)))
+
+
+def nearest(x: NDArray, number: int) -> scipy.sparse.csr_array:
+    """Distances of each point from its nearest neighbours, as many in each row."""
+    middle = x.mean(axis=0)  # avoids cancellation of squared distances
+    return scipy.sparse.csr_array(kneighbors_graph(x - middle, number, mode="distance"))
+
+
+def joined(near: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """Distances between points if one of them is among the nearest neighbours of the other."""
     return scipy.sparse.csr_array(near.maximum(near.T))

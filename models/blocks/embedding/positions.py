@@ -23,6 +23,7 @@ from ..block import Block
 from ..block_facts import TakesMissing
 from ..mixtures.data_units import fitted_statistic
 from .centred import CentredNormal, Centring
+from .points import Points
 from .stress import relaxed
 
 __all__ = ["Positions", "landmark_scaling", "point_scale"]
@@ -64,12 +65,14 @@ class Positions(Block, TakesMissing):
         s, in the unit of distances.
     has_zeros : bool
         Whether distances between different points may be zero.
+    points : Points, optional
+        Where distances are those along a neighbour graph.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("position",)
 
-    def __init__(self, scale: Array, has_zeros: bool = False) -> None:
-        self.scale, self.has_zeros = scale, has_zeros
+    def __init__(self, scale: Array, has_zeros: bool = False, points: Points | None = None) -> None:
+        self.scale, self.has_zeros, self.points = scale, has_zeros, points
 
     @property
     def factors(self) -> tuple[str | None, ...]:
@@ -127,6 +130,13 @@ class Positions(Block, TakesMissing):
                 f"{name} is zero in column {column} for the points {listed(equal)}: "
                 "points at distance zero have one position; keep one of them, or take noise='normal'"
             )
+
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
+        """Name points far from all others, columns of unlike units, and short circuits of the graph."""
+        table = np.asarray(value)
+        if self.points is None or table.ndim < 2:  # statements of links
+            return None
+        return self.points.remark(table, _landmarks(table))
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.coordinates import coordinates_of
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.optimisers.optimise import MAP, Newton
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
@@ -23,6 +24,7 @@ from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.components.mixture_components import mixture_components
+from sidebayes.models.blocks.embedding.centred import CentredNormal
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
@@ -231,3 +233,9 @@ def test_steps_in_bounded_coordinates_are_short():
     steps = np.abs(np.diff(points, axis=0))
     assert steps[:, 0].max() <= 4.0
     np.testing.assert_allclose(points[-1], 50.0, rtol=1e-6)
+
+
+def test_centred_positions_have_no_edge():
+    """However far out: a mode with a point far from all others is not at a bound."""
+    sites = {"positions": {"fn": CentredNormal(1.0, 5, 2)}}
+    assert not coordinates_of(sites, {"positions": jnp.full((4, 2), 1e3)}).bounded.any()
