@@ -68,9 +68,9 @@ def _of_run(fit: Fitted) -> tuple[str, str]:
     noted = [*json.loads(info.get("remarks", "[]")), *_points(fit), *_undefined(fit)]
     if info["converged"]:  # otherwise, clusters may still fill
         noted += [*_empty(fit), *_lone(fit)]
+    if not info["converged"]:  # remarks come first, as they may say why it did not end
+        return "bad", f"{'. '.join([*noted, message])}."
     message = ". ".join([message, *noted])
-    if not info["converged"]:
-        return "bad", f"{message}."
     stats = fit.tree["sample_stats"]
     for judged in (_chains, _end, _twins, _arbitrary, _starts):
         if found := judged(fit):

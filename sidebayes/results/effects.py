@@ -22,12 +22,18 @@ from .shapes import group_names
 
 __all__ = ["coefficients", "effects", "integrated_out", "latents", "summary_of_latents"]
 
+_FEW = 30
+"""Groups below which intervals at a point estimate are clearly too narrow: 84 % for 95 % at 15 groups."""
+
 
 def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
     """Posterior means, deviations and intervals of random effects that were integrated out.
 
     For draws of the parameters, the law of total variance combines the uncertainty of the effects
-    given the parameters with that of the parameters.
+    given the parameters with that of the parameters. At a point estimate, the intervals treat the
+    estimated variances as known and are too narrow, the more so the fewer groups there are and the
+    fewer rows each has. With four rows per group, simulated 95 % intervals held 84 % of the random
+    effects of 15 groups and 91 % of those of 30 or 60; in singular fits, 51 % or fewer.
 
     Parameters
     ----------
@@ -39,6 +45,11 @@ def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
     Dataset
         ``mean``, ``sd``, ``lower`` and ``upper``, by group and effect; coordinates name both
         where the data have names.
+
+    Warns
+    -----
+    SideBayesWarning
+        If a point estimate has fewer than 30 groups.
 
     Raises
     ------
@@ -52,6 +63,12 @@ def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
         )
     check_probability(probability)
     mean, spread = total_moments(group, "effects")
+    if fit.tree["posterior"].attrs["point_estimate"] and len(mean) < _FEW:
+        warn_user(
+            f"the intervals of {len(mean)} groups treat the estimated variances as known, and are too narrow "
+            "for so few groups, unless each has many rows; use an engine that draws, such as 'nuts', with a "
+            "proper prior"
+        )
     lower, upper = normal_interval(mean, spread, probability)
     found = {"mean": mean, "sd": spread, "lower": lower, "upper": upper}
     stored = group["effects"]

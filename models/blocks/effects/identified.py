@@ -1,6 +1,8 @@
-"""Linear mixed models whose data do not determine parameters, singular estimates, and copies of rows."""
+"""Linear mixed models whose data determine no parameters or leave no noise, singular estimates, copies."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ __all__ = [
     "SINGULAR",
     "UNDETERMINED",
     "covariance_is_determined",
+    "exact_fit",
     "independent_columns",
     "is_singular",
     "remark_on_copies",
@@ -46,13 +49,16 @@ ONE_SUBJECT = (
 
 SINGULAR = (
     "This is a singular fit: the covariance of the random effects is on the boundary, a variance of 0 or "
-    "effects that determine each other, and has no standard errors; take fewer random effects, "
-    "covariance='diagonal', or a prior"
+    "effects that determine each other, and has no standard errors; intervals of effects() are too narrow. "
+    "Take fewer random effects, covariance='diagonal', or a prior"
 )
 """Message about an estimate that `is_singular`."""
 
 _DEPENDENT = 1e-9
 """Share of a column's length outside the span of the others below which it counts as dependent."""
+
+_EXACT = 1e-13
+"""Share of the outcomes outside the span of their columns below which noise counts as zero."""
 
 _NO_SPREAD = 5e-3
 """Standard deviation of outcomes due to random effects, relative to the noise, that counts as zero."""
@@ -80,6 +86,105 @@ def independent_columns(columns: ArrayLike) -> tuple[NDArray[np.float64], list[i
     basis, root, order = qr(columns, mode="economic", pivoting=True)
     rank = int((np.abs(np.diag(root)) >= _DEPENDENT).sum())
     return basis[:, :rank], sorted(map(int, order[rank:]))
+
+
+def exact_fit(
+    name: str,
+    y: ArrayLike,
+    fixed: ArrayLike,
+    random: ArrayLike,
+    codes: NDArray | None,
+    outputs: ArrayLike | None,
+) -> str | None:
+    """Return a sentence on outcomes that the columns fit without error; None if they leave noise.
+
+    The likelihood then grows without bound as the noise vanishes, unless there are as many columns,
+    those of every subject among them, as rows. Other columns of random, as of slopes, do not prevent
+    this, since their variances may vanish as well. A prior whose density is positive where the noise is
+    zero does not change this. Each output has a noise of its own, and may be fitted without error alone.
+
+    Parameters
+    ----------
+    name : str
+        Of the outcomes, for messages.
+    y : array_like, shape (num_rows,)
+    fixed : array_like, shape (num_rows, num_terms)
+    random : array_like, shape (num_rows, num_effects)
+    codes : ndarray of int, shape (num_rows,), or None
+        Subject of each row; None if only the fixed columns are to be looked at.
+    outputs : array_like, shape (num_rows, num_outputs), or None
+    """
+    y, fixed, random = (np.asarray(own, float) for own in (y, fixed, random))
+    parts = [("", np.ones(len(y), bool))]
+    if outputs is not None and np.shape(outputs)[1] > 1:
+        parts += [
+            (f" in the rows of output {n}", o > 0) for n, o in enumerate(np.asarray(outputs).T)
+        ]
+    for where, own in parts:
+        subjects = None if codes is None else np.asarray(codes)[own]
+        if said := _exact_part(name, y[own], fixed[own], random[own], subjects):
+            return f"{name}{where} {said}"
+    return None
+
+
+def _exact_part(
+    name: str, y: NDArray, fixed: NDArray, random: NDArray, codes: NDArray | None
+) -> str | None:
+    """Return how the columns fit rows without error, and what to do about it; see `exact_fit`."""
+    unbounded = "no noise is left, and the likelihood grows without bound as the noise vanishes"
+    basis, _ = independent_columns(fixed)
+    if len(y) > basis.shape[1] and _is_rounding(y - basis @ (basis.T @ y), y):
+        return f"is a linear function of the columns of fixed: {unbounded}. Check how it was made"
+    if codes is None or not _leaves_no_noise(y, fixed, _own_bases(random, codes), codes):
+        return None
+    mean = np.bincount(codes, y) / np.maximum(np.bincount(codes), 1)
+    if _is_rounding(y - mean[codes], y):
+        return (
+            f"does not vary within any subject: {unbounded}, under any prior. Keep one row of each subject, "
+            "and regress its outcome without random effects"
+        )
+    fewer = "Give fewer columns of random, or check" if random.shape[1] > 1 else "Check"
+    return (
+        f"is a linear function of the columns of fixed and of each subject's own columns of random: "
+        f"{unbounded}, under any prior. {fewer} how {name} was made"
+    )
+
+
+def _leaves_no_noise(y: NDArray, fixed: NDArray, own: Sequence[NDArray], codes: NDArray) -> bool:
+    """Whether columns, of each subject all or the first ones, are fewer than rows and fit them exactly."""
+    for number in range(1, len(own) + 1):
+        among = _outside(fixed, own[:number], codes)
+        basis, _ = independent_columns(np.where(_is_rounding(among, fixed, _DEPENDENT), 0.0, among))
+        left = _outside(y[:, None], own[:number], codes)[:, 0]
+        used = basis.shape[1] + round(sum((column**2).sum() for column in own[:number]))
+        if len(y) > used and _is_rounding(left - basis @ (basis.T @ left), y):
+            return True
+    return False
+
+
+def _is_rounding(left: NDArray, whole: NDArray, share: float = _EXACT) -> NDArray[np.bool_]:
+    """Whether what is left of a vector, or of each column, is a rounding error."""
+    return np.linalg.norm(left, axis=0) <= share * np.linalg.norm(whole, axis=0)
+
+
+def _own_bases(random: NDArray, codes: NDArray) -> list[NDArray]:
+    """Columns that are orthonormal within each subject, of unit length or zero, and span its own."""
+    found: list[NDArray] = []
+    for column in (random / np.maximum(np.abs(random).max(axis=0), np.finfo(float).tiny)).T:
+        left = _outside(column[:, None], found, codes)[:, 0]
+        whole, size = (np.sqrt(np.bincount(codes, own**2)) for own in (column, left))
+        unit = np.divide(1.0, size, out=np.zeros(len(size)), where=size > _DEPENDENT * whole)
+        found.append(left * unit[codes])
+    return found
+
+
+def _outside(table: NDArray, own: Sequence[NDArray], codes: NDArray) -> NDArray:
+    """Residuals of the columns of a table from the columns of `_own_bases`, within each subject."""
+    member = csr_array((np.ones(len(codes)), (codes, np.arange(len(codes)))))
+    for _ in range(2):  # the second pass takes out the rounding errors of the first
+        for column in own:
+            table = table - column[:, None] * (member @ (column[:, None] * table))[codes]
+    return table
 
 
 def covariance_is_determined(

@@ -37,6 +37,7 @@ from .identified import (
     SINGULAR,
     UNDETERMINED,
     covariance_is_determined,
+    exact_fit,
     independent_columns,
     is_singular,
     remark_on_copies,
@@ -48,9 +49,6 @@ __all__ = ["MixedParameters", "mixed_parameters", "read_options"]
 
 _SHARE = math.sqrt(0.5)
 """Starting standard deviation of noise and of random effects, relative to the residual one."""
-
-_EXACT = 1e-13
-"""Share of the outcomes outside the span of the fixed effects below which noise counts as zero."""
 
 
 class DataScales(NamedTuple):
@@ -249,23 +247,26 @@ class MixedParameters(MixedUpdates, Expanded):
         return {role: value for role, value in (found | eyes).items() if role in shapes}
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse data that, under a flat prior, do not determine coefficients or leave no noise.
+        """Refuse data that leave no noise or, under a flat prior, do not determine coefficients.
 
-        Warn if they leave only the covariance of the effects and the noise undetermined.
+        Warn if, under a flat prior, they leave only the covariance of the effects and the noise
+        undetermined.
         """
-        if self.prior is not None or isinstance(self.fixed, Tracer):
+        codes = None if self.subjects is None else self.subjects.codes
+        if any(isinstance(own, Tracer) for own in (self.fixed, self.random, self.outputs, codes)):
             return
-        basis, dependent = independent_columns(self.fixed)
-        if dependent:
-            raise ColumnsError(partial(_say_dependent, dependent), "fixed")
-        outcomes = np.asarray(value, float)
-        left = outcomes - basis @ (basis.T @ outcomes)
-        if np.linalg.norm(left) <= _EXACT * np.linalg.norm(outcomes):
-            raise ValueError(
-                f"{name} is a linear function of the columns of fixed: no noise is left, and the likelihood "
-                "has no maximum. Check how it was made, or pass a prior"
-            )
-        if said := self._undetermined(UNDETERMINED):
+        if self.prior is None:
+            basis, dependent = independent_columns(self.fixed)
+            if dependent:
+                raise ColumnsError(partial(_say_dependent, dependent), "fixed")
+            if len(basis) == basis.shape[1]:
+                raise ValueError(
+                    f"fixed has as many columns as rows, {len(basis)}: no noise is left. Give fewer columns, "
+                    "more rows, or a prior"
+                )
+        if said := exact_fit(name, value, self.fixed, self.random, codes, self.outputs):
+            raise ValueError(said)
+        if self.prior is None and (said := self._undetermined(UNDETERMINED)):
             warn_user(said)
 
     def _undetermined(self, otherwise: str) -> str | None:

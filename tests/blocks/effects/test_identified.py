@@ -11,6 +11,7 @@ from sidebayes.models.blocks.effects.identified import (
     ONE_SUBJECT,
     _inner_products,
     covariance_is_determined,
+    exact_fit,
     independent_columns,
     remark_on_copies,
 )
@@ -96,6 +97,47 @@ def test_flat_priors_ask_more_of_the_data_than_others():
     ):
         with pytest.raises(ValueError, match=message):
             mixed_parameters(y, TIMES, TIMES, subjects=subjects).check("y", y)
+
+
+@pytest.mark.parametrize("origin", [0.0, 1e6])
+@pytest.mark.parametrize("level", [0.0, 1e9])
+def test_outcomes_that_leave_no_noise_are_refused_under_any_prior(level, origin):
+    """Of each subject the same, or lines of its own; noise of size 1 is left, whatever the origins."""
+    columns = TIMES + np.array([0.0, origin])
+    own = np.random.default_rng(1).normal(size=(5, 2))[CODES]
+    same, lines = level + own[:, 0], level + (own * columns).sum(axis=1)
+    for y, random, said in (
+        (same, columns[:, :1], "y does not vary within any subject: no noise .* Keep one row"),
+        (same, columns, "y does not vary within any subject"),  # slopes have no variance
+        (same + columns[:, 1], columns[:, :1], "each subject's own .* any prior. Check how"),
+        (lines, columns, "each subject's own columns of random: .* Give fewer columns of random"),
+    ):
+        for prior in ("flat", EffectsPrior.weak(y, columns, random)):
+            block = mixed_parameters(y, columns, random, prior=prior, subjects=Groups(CODES))
+            with pytest.raises(ValueError, match=said):
+                block.check("y", y)
+    for y, random in ((level + Y, columns), (lines, columns[:, :1])):
+        assert exact_fit("y", y, columns, random, CODES, None) is None
+
+
+def test_one_output_alone_may_leave_no_noise():
+    kinds = np.eye(2)[np.arange(SIZE) % 2]
+    y = np.where(kinds[:, 0] > 0, CODES, Y)
+    said = exact_fit("y", y, kinds, kinds, CODES, kinds)
+    assert said is not None
+    assert said.startswith("y in the rows of output 0 does not vary within any subject")
+    assert exact_fit("y", Y, kinds, kinds, CODES, kinds) is None
+
+
+def test_as_many_columns_as_rows_leave_what_they_leave():
+    """One visit each, or two with lines of their own: the likelihood has a bound."""
+    visits, pairs = np.tile([0.0, 1.0], 7), np.repeat(np.arange(7), 2)
+    line = np.column_stack([np.ones(SIZE), visits])
+    assert exact_fit("y", Y, TIMES, TIMES[:, :1], np.arange(SIZE), None) is None
+    assert exact_fit("y", Y, line, line, pairs, None) is None
+    assert "any subject" in (exact_fit("y", Y[pairs], line, line, pairs, None) or "")
+    with pytest.raises(ValueError, match="as many columns as rows, 2: no noise is left"):
+        mixed_parameters(Y[:2], TIMES[:2], TIMES[:2]).check("y", Y[:2])
 
 
 def test_one_subject_is_said_to_be_one():

@@ -75,7 +75,8 @@ def test_a_fit_knows_the_names(table):
     found = sb.design("y ~ t + (1 | who)", table)
     fit = sb.fit("mixed_effects", **found, progress=False)
     assert fit.coefficients().index.tolist() == ["Intercept", "t"]
-    effects = fit.effects()
+    with pytest.warns(sb.SideBayesWarning, match="intervals of 5 groups .* are too narrow"):
+        effects = fit.effects()
     assert effects["group"].to_numpy().tolist() == ["a", "b", "c", "d", "e"]
     assert effects["effect"].to_numpy().tolist() == ["Intercept"]
     drawn = fit.predictive(**found.at(table.iloc[:2]))

@@ -141,7 +141,8 @@ def test_effects_and_terms_and_groups_go_by_name(longitudinal, tmp_path):
         assert stored["coefficients"].sel(terms="time").shape == (1, 1)
         root = one.tree["posterior"]["covariance"]
         assert root.sel(effects="Intercept", effects_1="Intercept").shape == (1, 1)
-        found = one.effects()
+        with pytest.warns(sidebayes.SideBayesWarning, match="intervals of 6 groups"):
+            found = one.effects()
         assert found["group"].to_numpy().tolist() == groups
         assert found["effect"].to_numpy().tolist() == ["Intercept"]
         assert one.coefficients().index.tolist() == ["Intercept", "time"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from sidebayes.diagnostics.trust.verdict import verdict
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 
 import sidebayes
@@ -93,6 +95,18 @@ def fits():
 def test_not_good(fits, name, level):
     assert fits[name].verdict[0] == level
     assert fits[name].status.converged == (level != "bad")
+
+
+def test_what_may_be_the_reason_comes_before_the_steps(fits):
+    """What the model says of data may be why a run did not end."""
+    tree = fits["em, any end will do"].tree.copy()
+    told = {"remarks": json.dumps(["The data leave it undetermined"]), "status": "It stopped"}
+    said = {}
+    for ended in (0, 1):
+        tree["fit_info"].attrs = {**tree["fit_info"].attrs, **told, "converged": ended}
+        said[ended] = verdict(replace(fits["em, any end will do"], tree=tree))[1]
+    assert said[0] == "The data leave it undetermined. It stopped."
+    assert said[1].startswith("It stopped. The data leave it undetermined. ")
 
 
 def test_a_saddle_is_named(fits):
