@@ -34,6 +34,7 @@ __all__ = [
     "doubted",
     "drawable",
     "is_ours",
+    "is_own",
     "listed",
     "maximised",
     "observations",
@@ -356,6 +357,11 @@ def is_ours(problem: Problem) -> bool:
     """Return whether the model belongs to the library, whose use of its blocks is tested."""
     module = getattr(model_of(problem), "__module__", None)
     return isinstance(module, str) and module.startswith("sidebayes.models")
+
+
+def is_own(block: Any) -> bool:
+    """Return whether the class of a block is a user's own; those of the library are tested."""
+    return not type(block).__module__.startswith("sidebayes.models")
 
 
 def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
