@@ -12,11 +12,13 @@ import pytest
 from sidebayes.guides.engines import draw_checks
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.draw_checks import check_draws
+from sidebayes.guides.engines.optimisers.edges_of_support import rising_at_edge
 from sidebayes.guides.engines.problem.density import abstract_trace
-from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.steps.starts import has_walls, initial_values
 from sidebayes.guides.engines.steps.update_checks import check_updates
 from sidebayes.guides.engines.steps.updates import block_of, is_ours, plan_updates
 from sidebayes.models.blocks.block import Drawable
+from sidebayes.models.feature_saliency import feature_saliency
 from sidebayes.models.mixed_effects import mixed_effects
 from sidebayes.models.mixed_effects_mixture import mixed_effects_mixture
 
@@ -88,6 +90,14 @@ def test_parameters_that_are_changed_on_their_way_are_refused(name, power, monke
         problem = Problem(copied(mixed_effects, mixed_parameters=changed), args)
         with pytest.raises(ValueError, match="factor, noise contradicts the model's density"):
             sb.EM(num_restarts=1).run(problem, progress=False)
+
+
+def test_an_unbounded_density_is_not_said_to_rise_where_an_engine_that_prunes_ended():
+    with jax.enable_x64(True):
+        x = jnp.asarray(RNG.normal(size=(20, 2)))
+        problem = Problem(copied(feature_saliency), (x,), {"num_clusters": 2})
+        assert has_walls(problem)
+        assert rising_at_edge(problem, None) is None
 
 
 @pytest.mark.slow
