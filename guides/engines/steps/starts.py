@@ -257,22 +257,27 @@ def _of_blocks(
         block = block_of(trace, part)
         if data is not None and (np.isfinite(data).all() or isinstance(block, TakesMissing)):
             sizes = {role: shapes[name] for role, name in part.sites.items()}
-            method, given = "", ()
-            if isinstance(block, Starting):
-                method, given = "starts", (data, sizes, seed, num_starts)
-            elif isinstance(block, Typical):
-                method, given = "typical", (sizes,)
-            if method:
-                values = called(block, method, *given)
-                found |= returned(
-                    block, method, part, values, shapes, some=True, num_starts=num_starts
-                )
-                located |= method == "starts" and bool(values)
-                if is_own(block):
-                    own |= dict.fromkeys(
-                        map(part.sites.get, values), f"{type(block).__name__}.{method}"
-                    )
+            method, given = _starting_method(block, data, sizes, seed, num_starts)
+            if method is None:
+                continue
+            values = called(block, method, *given)
+            at = returned(block, method, part, values, shapes, some=True, num_starts=num_starts)
+            found |= at
+            located |= method == "starts" and bool(at)
+            if is_own(block):
+                own |= dict.fromkeys(at, f"{type(block).__name__}.{method}")
     return found, located, own
+
+
+def _starting_method(
+    block: Any, data: NDArray, sizes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+) -> tuple[str | None, tuple[Any, ...]]:
+    """Return the method by which a block declares starts, if any, and its arguments."""
+    if isinstance(block, Starting):
+        return "starts", (data, sizes, seed, num_starts)
+    if isinstance(block, Typical):
+        return "typical", (sizes,)
+    return None, ()
 
 
 def _guesses(problem: Problem) -> dict[str, NDArray]:
