@@ -103,7 +103,7 @@ def test_an_unbounded_density_is_not_said_to_rise_where_an_engine_that_prunes_en
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [name for name in {**CASES, **CARD_CASES} if name[:4] == "fit."])
 def test_updates_and_draws_of_copies_agree_with_their_density(case, monkeypatch):
-    monkeypatch.setattr(draw_checks, "is_own", lambda block: True)
+    monkeypatch.setattr(draw_checks, "has_own_draws", lambda block: True)
     call, good, *_ = {**CASES, **CARD_CASES}[case]
     run = call(**good).run
     with run.precision:

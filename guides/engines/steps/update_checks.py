@@ -55,6 +55,9 @@ _EXPANSIONS = 25
 _STUCK = 0.95
 """Share of the slope at the first check that must not remain at the second."""
 
+_STEPS = "statistics", "update", "mode"
+"""Methods of an update, in their order."""
+
 
 def returned(
     block: Any,
@@ -107,10 +110,6 @@ def returned(
         if not same:
             raise ValueError(f"{what} returned {role!r} of shape {found}; expected {expected}")
     return part.named(values)
-
-
-_STEPS = "statistics", "update", "mode"
-"""Methods of an update, in their order."""
 
 
 def called(block: Any, method: str, *given: Any, after: str = "") -> Any:

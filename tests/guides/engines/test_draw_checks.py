@@ -108,7 +108,7 @@ def test_draws_and_means_are_compared_with_the_density(twist, message):
 @pytest.mark.slow  # compiles samplers of Dirichlet, Wishart and beta distributions
 def test_blocks_of_the_library_draw_from_their_densities(monkeypatch):
     """Simplices, covariances and flip rates; see also `tests.models.test_copies`."""
-    monkeypatch.setattr(draw_checks, "is_own", lambda block: True)
+    monkeypatch.setattr(draw_checks, "has_own_draws", lambda block: True)
     x = jnp.asarray(np.c_[X, X[::-1] ** 2])
     graph = LabelGraph.build(Links.must_link([(0, 1), (20, 30)], weight=1.0), len(x))
     options = {"num_clusters": 2, "reading": "relation", "flip_rate": "learned"}
