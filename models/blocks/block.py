@@ -122,7 +122,18 @@ class Block:
         `event_dims` names the last axes of the site, and `symmetry` those that may be permuted.
         `manifold` names the manifold on which its points lie. `chart` names the model argument that
         holds the chart of shapes in which the values are coordinates.
+
+        Raises
+        ------
+        ValueError
+            If `roles` lacks the role.
         """
+        if role not in self.roles:
+            kind = type(self).__name__
+            raise ValueError(
+                f"{kind} declares site {name!r} with role {role!r}, and {kind}.roles = {self.roles}; name "
+                "every role there"
+            )
         infer: dict[str, Any] = {"block": self, "role": role}
         if chart is not None:
             infer["chart"] = chart

@@ -229,11 +229,17 @@ def _chosen(columns: Any, found: _Found, path: Path) -> tuple[str, ...]:
     missing = [name for name in asked if name not in every]
     if missing:
         raise ValueError(f"{path} has no columns {missing}; it has {every}, give some of these")
+    double = sorted({name for name in asked if every.count(name) > 1})
+    if double:
+        raise ValueError(
+            f"{path} has several columns of the names {double}; write it with a name of its own for each"
+        )
     text = [name for name in asked if name in found.others]
     if text:
-        raise TypeError(
-            f"{path} has columns {text} that are not numbers; choose others by columns={list(found.names)}"
+        remedy = (
+            f"choose others by columns={list(found.names)}" if found.names else "it has no others"
         )
+        raise TypeError(f"{path} has columns {text} that are not numbers; {remedy}")
     if not asked or len(set(asked)) < len(asked):
         raise ValueError(f"columns = {list(asked)}; name one at least, and each once")
     return asked

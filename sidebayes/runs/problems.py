@@ -60,6 +60,7 @@ from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..common.arrays import refuse_unwritable
 from ..common.columns import by_name
+from ..common.magnitudes import shown
 from ..common.warnings import warn_user
 from .checks import as_annotated
 
@@ -245,12 +246,12 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
     named = [{role: draws[name] for role, name in sites.items()} for _, sites in declared]
     every = {role: values for own in named for role, values in own.items()}
     found = [
-        block.remark(every | own)
+        _sentence(block, "remark", every | own)
         for (block, _), own in zip(declared, named, strict=True)
         if isinstance(block, Remarking)
     ]
     found += [
-        block.remark_on_data(name, data, every)
+        _sentence(block, "remark_on_data", name, data, every)
         for block, name, data in _described(problem, RemarkingOnData)
     ]
     for name, (fn, _) in collapsed_sites(trace).items():
@@ -260,9 +261,19 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
                 isinstance(part, RemarkingOnData)
                 and (data := observed_table(problem, name)) is not None
             ):
-                found.append(part.remark_on_data(name, data, every))
+                found.append(_sentence(part, "remark_on_data", name, data, every))
     found += _remarks_on_draw(problem, draws)
     return [sentence for sentence in found if sentence is not None]
+
+
+def _sentence(of: Any, method: str, *given: Any) -> str | None:
+    """What a block or a distribution remarks; anything but a sentence or None is left out with a warning."""
+    found = getattr(of, method)(*given)
+    if found is None or isinstance(found, str):
+        return found
+    what = f"{type(of).__name__}.{method} returned {shown(found)}"
+    warn_user(f"{what}, which is left out of the verdict; return a sentence, or None")
+    return None
 
 
 def _remarks_on_draw(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str | None]:
@@ -277,7 +288,13 @@ def _remarks_on_draw(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[
     trace = trace_model(problem, {name: jnp.asarray(site[0, -1]) for name, site in draws.items()})
     tables = {name: observed_table(problem, name) for name in names}
     return [
-        unexpanded(trace[name]["fn"]).remark_on_draw(name, table, trace[name].get("scale") is None)
+        _sentence(
+            unexpanded(trace[name]["fn"]),
+            "remark_on_draw",
+            name,
+            table,
+            trace[name].get("scale") is None,
+        )
         for name, table in tables.items()
         if table is not None
     ]

@@ -168,5 +168,7 @@ def make_engine(engine: Any, card: Card | None = None) -> Any:
         )
     if card is None and engine.name == "kmeans":
         own = " and ".join(one.name for one in CARDS.values() if "kmeans" in one.engines)
-        raise ValueError(f"engine 'kmeans' is for {own}; use 'em'")
+        raise ValueError(
+            f"engine 'kmeans' is for {own}; use 'em', or register a Card of the model that lists 'kmeans'"
+        )
     return engine

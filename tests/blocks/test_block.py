@@ -16,6 +16,9 @@ from sidebayes.models.blocks.mixtures.weights import MixingWeights
 from sidebayes.models.blocks.partitions.component_clusters import ComponentClusters
 from sidebayes.models.blocks.partitions.discriminants import Discriminants
 
+import sidebayes as sb
+from sidebayes.runs.problems import _sentence
+
 GAUSSIANS = GaussianComponents(2, 3, "full", None)
 CONJUGATE = {"Updatable", "Conditional", "Drawable", "Factored"}
 
@@ -79,3 +82,13 @@ def test_a_capability_can_be_taken_away():
         expected_factors = None
 
     assert capabilities(Silent(2, 1.0)) == CONJUGATE - {"Factored"} | {"Obstructed", "Remarking"}
+
+
+def test_a_remark_that_is_no_sentence_is_left_out_with_a_warning():
+    class Talking(Block):
+        def remark(self, values):
+            return values
+
+    assert _sentence(Talking(), "remark", "So it is") == "So it is"
+    with pytest.warns(sb.SideBayesWarning, match="Talking.remark returned 3, which is left out"):
+        assert _sentence(Talking(), "remark", 3) is None

@@ -9,10 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sidebayes.guides.engines import draw_checks
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.draw_checks import check_draws
+from sidebayes.guides.engines.optimisers.edges_of_support import rising_at_edge
+from sidebayes.guides.engines.problem.density import abstract_trace
+from sidebayes.guides.engines.steps.starts import has_walls, initial_values
 from sidebayes.guides.engines.steps.update_checks import check_updates
-from sidebayes.guides.engines.steps.updates import is_ours, plan_updates
+from sidebayes.guides.engines.steps.updates import block_of, is_ours, plan_updates
+from sidebayes.models.blocks.block import Drawable
+from sidebayes.models.feature_saliency import feature_saliency
 from sidebayes.models.mixed_effects import mixed_effects
 from sidebayes.models.mixed_effects_mixture import mixed_effects_mixture
 
@@ -86,13 +92,26 @@ def test_parameters_that_are_changed_on_their_way_are_refused(name, power, monke
             sb.EM(num_restarts=1).run(problem, progress=False)
 
 
+def test_an_unbounded_density_is_not_said_to_rise_where_an_engine_that_prunes_ended():
+    with jax.enable_x64(True):
+        x = jnp.asarray(RNG.normal(size=(20, 2)))
+        problem = Problem(copied(feature_saliency), (x,), {"num_clusters": 2})
+        assert has_walls(problem)
+        assert rising_at_edge(problem, None) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [name for name in {**CASES, **CARD_CASES} if name[:4] == "fit."])
-def test_updates_of_copies_agree_with_their_density(case):
+def test_updates_and_draws_of_copies_agree_with_their_density(case, monkeypatch):
+    monkeypatch.setattr(draw_checks, "has_own_draws", lambda block: True)
     call, good, *_ = {**CASES, **CARD_CASES}[case]
     run = call(**good).run
     with run.precision:
         problem = replace(run, model=copied(run.model)).problem
         assert not is_ours(problem)
         start = {name: value[0] for name, value in initial_values(problem, 0, 1).items()}
-        check_updates(problem, plan_updates(problem), start)
+        plan = plan_updates(problem)
+        check_updates(problem, plan, start)
+        drawn = [isinstance(block_of(abstract_trace(problem), p), Drawable) for p in plan.parts]
+        parts = tuple(p for p, is_drawn in zip(plan.parts, drawn, strict=True) if is_drawn)
+        check_draws(problem, plan._replace(parts=parts), start)

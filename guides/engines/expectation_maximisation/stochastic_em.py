@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -13,12 +13,14 @@ from jax import Array
 from numpy.typing import NDArray
 
 from sidebayes.common.fields import Count, NonNegative, Range
+from sidebayes.common.magnitudes import counted
 
 from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..problem.causes import remedy
-from ..problem.density import as_numpy
+from ..problem.declared import finite_mixtures
+from ..problem.density import abstract_trace, as_numpy
 from ..steps.starts import starting_point
 from ..steps.update_checks import check_updates
 from .batch_data import BatchData
@@ -123,6 +125,11 @@ class StochasticEM(KeptEngine):
         with clock.running():
             data = _prepared(problem, self.batch_size, seed)
             number = len(data)
+            if self.batch_size == 1 and number > 1:
+                raise ValueError(
+                    "StochasticEM: batch_size = 1 makes batches of one row, which have no covariance; take "
+                    "several rows per cluster, such as batch_size=1000"
+                )
             some = data.first()
             if init is None:
                 mode = _FIRST.run(some, seed=seed, progress=False)
@@ -145,7 +152,21 @@ class StochasticEM(KeptEngine):
                     raise FitError(_LOST + remedy(some), walk.params)
                 settled = self._settled(walk, number)
                 moved = settled and not data.is_mixed and _is_low(some, start, values)
-        return self._result(data, walk, as_numpy(values), seen, clock.seconds, moved)
+        found = self._result(data, walk, as_numpy(values), seen, clock.seconds, moved)
+        return replace(found, remarks=tuple(self._doubts(data, some)))
+
+    def _doubts(self, data: BatchData | StreamedData, some: Problem) -> list[str]:
+        """Remark that batches have fewer rows than Gaussians of the data have to be fitted to."""
+        mixtures = finite_mixtures(abstract_trace(some)).values()
+        clusters, features = max(fn.num_clusters for fn, _ in mixtures), data.centre.size
+        least = clusters * (features + 1)
+        if len(data) == 1 or self.batch_size >= least:
+            return []
+        return [
+            f"Batches of {self.batch_size} rows are too small for {counted(clusters, 'cluster')} of "
+            f"{counted(features, 'feature')}: take a batch_size of at least {least}, the number of rows that "
+            "determine as many covariances, or better a multiple of it"
+        ]
 
     def _begin(self, data: BatchData | StreamedData, start: dict[str, Array]) -> _Walk:
         shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *_load(data, 0))

@@ -9,11 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from sidebayes.models.blocks.block_facts import Unbounded
 
 from ..base import EngineResult, Problem
 from ..plumbing.clock import Clock
 from ..problem.causes import edge_advice
-from ..problem.density import latent_supports, place, sum_log_prob, unconstrained_start
+from ..problem.declared import declared_blocks
+from ..problem.density import (
+    abstract_trace,
+    latent_supports,
+    place,
+    sum_log_prob,
+    unconstrained_start,
+)
 from ..steps.starts import has_walls
 
 __all__ = ["rising_at_edge"]
@@ -34,7 +42,7 @@ def rising_at_edge(problem: Problem, result: EngineResult) -> str | None:
     result : EngineResult
         A point estimate.
     """
-    if not has_walls(problem):
+    if not has_walls(problem) or _has_no_top(problem):
         return None
     jacobian = result.density_space == "unconstrained"
 
@@ -62,4 +70,12 @@ def rising_at_edge(problem: Problem, result: EngineResult) -> str | None:
     return (
         f"The log density still rises where this ended, by {float(slope):.3g} per unit of an unconstrained "
         f"coordinate: {edge_advice(problem, 'raise the number of steps')}"
+    )
+
+
+def _has_no_top(problem: Problem) -> bool:
+    """Return whether a block says that the density is unbounded; engines that prune end at an edge of it."""
+    return any(
+        isinstance(block, Unbounded) and block.unbounded() is not None
+        for block, _ in declared_blocks(abstract_trace(problem))
     )

@@ -290,7 +290,9 @@ def evaluated(function: Callable[[], Any]) -> Any:
     return jax.tree.unflatten(trees[-1], leaves)
 
 
-def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]:
+def check_start(
+    problem: Problem, init: Mapping[str, Any], given_by: Mapping[str, str] | None = None
+) -> dict[str, NDArray]:
     """Check starting values against the latent sites of a model.
 
     Parameters
@@ -298,6 +300,8 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
     problem : Problem
     init : mapping of str to array_like
         Values of every latent site; those of deterministic sites are ignored.
+    given_by : mapping of str to str, optional
+        What messages call the values of a site, "init" by default.
 
     Raises
     ------
@@ -312,18 +316,19 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
     unknown = sorted(map(str, set(init) - set(trace)))
     if unknown:
         raise ValueError(f"init has {unknown}, which are no sites; the model has {sorted(shapes)}")
+    label = {name: f"{(given_by or {}).get(name, 'init')}[{name!r}]" for name in shapes}
     out = {}
     for name, shape in shapes.items():
         try:
             value = np.asarray(init[name], float)
         except (TypeError, ValueError):
             raise TypeError(
-                f"init[{name!r}] = {shown(init[name])}; expected numbers of shape {shape}"
+                f"{label[name]} = {shown(init[name])}; expected numbers of shape {shape}"
             ) from None
         if value.shape != shape:
-            raise ValueError(f"init[{name!r}] has shape {value.shape}, expected {shape}")
+            raise ValueError(f"{label[name]} has shape {value.shape}, expected {shape}")
         if not np.isfinite(value).all():
-            raise ValueError(f"init[{name!r}] is not finite; check the values to start from")
+            raise ValueError(f"{label[name]} is not finite; check the values to start from")
         out[name] = value
 
     doubtful: dict[str, str] = {}
@@ -355,7 +360,7 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
         size = np.abs(out[name]).max(initial=0.0)
         if name in doubtful and not np.allclose(back, out[name], rtol=_CLOSE, atol=_CLOSE * size):
             raise ValueError(
-                f"init[{name!r}] lies outside the support of its site ({doubtful[name]}); start "
+                f"{label[name]} lies outside the support of its site ({doubtful[name]}); start "
                 "from values that the model can have"
             )
     return out

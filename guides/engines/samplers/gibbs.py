@@ -26,6 +26,7 @@ from ..base import (
     Status,
     check_state,
 )
+from ..draw_checks import check_draws
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
@@ -175,7 +176,9 @@ class BlockedGibbs(KeptEngine):
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
         clock = Clock()
         with progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance:
-            check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
+            first = {n: v[0] for n, v in starts[-1].items()}
+            check_updates(problem, plan, first)
+            check_draws(problem, plan, first)
             draws, stats = self._sample(problem, plan, starts, advance, keep, clock)
         return self._result(problem, draws, stats, clock.seconds, approximate)
 
@@ -193,7 +196,9 @@ class BlockedGibbs(KeptEngine):
         """
         plan = _plan(problem)
         starts = chain_starts(problem, check_seed(seed), 1, init, self.jitter)
-        check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
+        first = {n: v[0] for n, v in starts[-1].items()}
+        check_updates(problem, plan, first)
+        check_draws(problem, plan, first)
         return self._once("gibbs-init", self._first, problem, plan, *starts)
 
     def step(self, problem: Problem, state: GibbsState) -> GibbsState:

@@ -34,9 +34,10 @@ from ..problem.density import (
 from ..problem.honoured import Honoured, is_improper
 from ..problem.importance import AT_ONCE
 from ..problem.prior_draws import prior_draws
-from ..problem.values import evaluated, may_vanish, trace_anywhere
+from ..problem.values import check_start, evaluated, may_vanish, trace_anywhere
 from .surrogate import allot, expectation, raise_surrogate
-from .updates import block_of, is_ours, plan_updates
+from .update_checks import called, returned
+from .updates import block_of, is_ours, is_own, plan_updates
 
 __all__ = [
     "has_walls",
@@ -121,7 +122,7 @@ def initial_values(
     clock = clock or Clock()
     latent = latent_sites(abstract_trace(problem))
     shapes = {name: jnp.shape(site["value"]) for name, site in latent.items()}
-    found, located = _of_blocks(problem, shapes, seed, num_starts)
+    found, located, own = _of_blocks(problem, shapes, seed, num_starts)
     for name, site in latent.items():
         if name not in found and site["fn"].support is constraints.simplex:
             found[name] = np.full(shapes[name], 1.0 / shapes[name][-1])
@@ -135,6 +136,8 @@ def initial_values(
         ).astype(real)
         for name, shape in shapes.items()
     }
+    if own:
+        check_start(problem, {name: values[0] for name, values in starts.items()}, own)
     if not seeded:
         return with_density(problem, starts, seed, clock)
     for name, values in prior_draws(latent, seed, num_starts // 2).items():
@@ -238,14 +241,15 @@ def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
 
 def _of_blocks(
     problem: Problem, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
-) -> tuple[dict[str, NDArray], bool]:
+) -> tuple[dict[str, NDArray], bool, dict[str, str]]:
     """Return the starts that blocks declare from the data of the first site that they learn from, or a guess.
 
-    Also return whether these starts distinguish clusters.
+    Also return whether these starts distinguish clusters, and for sites of a user's own blocks the method.
     """
     guesses = _guesses(problem)
     found: dict[str, NDArray] = dict(guesses)
     located = False
+    own: dict[str, str] = {}
     trace = abstract_trace(problem)
     for part in plan_updates(problem).starting:
         source = part.sources[0]
@@ -253,13 +257,27 @@ def _of_blocks(
         block = block_of(trace, part)
         if data is not None and (np.isfinite(data).all() or isinstance(block, TakesMissing)):
             sizes = {role: shapes[name] for role, name in part.sites.items()}
-            if isinstance(block, Starting):
-                values = block.starts(data, sizes, seed, num_starts)
-                found |= part.named(values)
-                located |= bool(values)
-            elif isinstance(block, Typical):
-                found |= part.named(block.typical(sizes))
-    return found, located
+            method, given = _starting_method(block, data, sizes, seed, num_starts)
+            if method is None:
+                continue
+            values = called(block, method, *given)
+            at = returned(block, method, part, values, shapes, some=True, num_starts=num_starts)
+            found |= at
+            located |= method == "starts" and bool(at)
+            if is_own(block):
+                own |= dict.fromkeys(at, f"{type(block).__name__}.{method}")
+    return found, located, own
+
+
+def _starting_method(
+    block: Any, data: NDArray, sizes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+) -> tuple[str | None, tuple[Any, ...]]:
+    """Return the method by which a block declares starts, if any, and its arguments."""
+    if isinstance(block, Starting):
+        return "starts", (data, sizes, seed, num_starts)
+    if isinstance(block, Typical):
+        return "typical", (sizes,)
+    return None, ()
 
 
 def _guesses(problem: Problem) -> dict[str, NDArray]:

@@ -1,4 +1,4 @@
-"""Checks whether the updates of a user's model agree with its density."""
+"""Checks whether the updates of a user's model agree with its density, and what its blocks return."""
 
 from __future__ import annotations
 
@@ -8,16 +8,40 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Augmented, Conditional, Discrete, Expanded
+from sidebayes.models.blocks.block import (
+    Augmented,
+    Conditional,
+    Discrete,
+    Expanded,
+    Observation,
+)
+
+from sidebayes.common.magnitudes import shown
 
 from ..base import Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
-from ..problem.density import place, sum_log_prob, trace_model, unconstrained_start
+from ..problem.density import (
+    abstract_trace,
+    place,
+    sum_log_prob,
+    trace_model,
+    unconstrained_start,
+)
 from .surrogate import expectation, linearised
-from .updates import Part, Plan, block_of, is_ours, listed, observations, update_of
+from .updates import (
+    Part,
+    Plan,
+    block_of,
+    is_ours,
+    is_own,
+    listed,
+    observations,
+    pooled,
+    update_of,
+)
 
-__all__ = ["check_updates"]
+__all__ = ["called", "check_updates", "returned", "update_with"]
 
 _TOLERANCE = 1e-5
 """Relative difference between an update and the model's density that is put down to rounding."""
@@ -30,6 +54,89 @@ _EXPANSIONS = 25
 
 _STUCK = 0.95
 """Share of the slope at the first check that must not remain at the second."""
+
+_STEPS = "statistics", "update", "mode"
+"""Methods of an update, in their order."""
+
+
+def returned(
+    block: Any,
+    method: str,
+    part: Part,
+    values: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    some: bool = False,
+    num_starts: int | None = None,
+) -> dict[str, Any]:
+    """Return what a method of a block returned, by sites, after checking its roles and shapes.
+
+    Parameters
+    ----------
+    block : Block
+    method : str
+    part : Part
+    values : mapping of str to array
+        What it returned, by role.
+    shapes : mapping of str to tuple
+        Shape of each site by its name.
+    some : bool
+        Whether roles may be missing.
+    num_starts : int, optional
+        The values are those of several starts: all that broadcast to this number of them are accepted.
+
+    Raises
+    ------
+    ValueError
+        The message names the class, the method and the role.
+    """
+    what = f"{type(block).__name__}.{method}"
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{what} returned {shown(values)}; return a dict of arrays by role")
+    if values.keys() - part.sites.keys() or (part.sites.keys() - values.keys() and not some):
+        raise ValueError(
+            f"{what} returned values of {listed(values) or 'no role'}; the roles of its sites are "
+            f"{listed(part.sites)}"
+        )
+    for role, value in values.items():
+        found, expected = jnp.shape(value), tuple(shapes[part.sites[role]])
+        if num_starts is not None:
+            expected = (num_starts, *expected)
+            same = len(found) <= len(expected) and all(
+                one in (1, other) for one, other in zip(found[::-1], expected[::-1], strict=False)
+            )
+        else:
+            same = found == expected
+        if not same:
+            raise ValueError(f"{what} returned {role!r} of shape {found}; expected {expected}")
+    return part.named(values)
+
+
+def called(block: Any, method: str, *given: Any, after: str = "") -> Any:
+    """Return what a method of a block returns; an error in a user's own block names the method."""
+    try:
+        return getattr(block, method)(*given)
+    except Exception as error:  # a user's code may raise anything
+        if not is_own(block):
+            raise
+        what = f"{type(block).__name__}.{method}"
+        raise ValueError(f"{what} failed{after} ({type(error).__name__}: {error})") from error
+
+
+def update_with(block: Any, given: list[Observation]) -> tuple[Any, Any]:
+    """Return statistics of a block and its update, as `update_of` does."""
+    statistics = pooled([called(block, "statistics", one) for one in given])
+    shapes = ", ".join(str(jnp.shape(leaf)) for leaf in jax.tree.leaves(statistics))
+    sources = [one.fn for one in given]
+    return statistics, called(
+        block, "update", statistics, sources, after=f" for statistics of shapes {shapes}"
+    )
+
+
+def _share_undefined(values: Any) -> Array:
+    """Return the largest share of NaN in an array of a tree."""
+    shares = [jnp.mean(jnp.isnan(leaf)) for leaf in jax.tree.leaves(values) if jnp.size(leaf)]
+    return jnp.max(jnp.stack([jnp.zeros(()), *shares]))
 
 
 def check_updates(
@@ -56,19 +163,21 @@ def check_updates(
         return
 
     def build(bare: Problem) -> Callable:
-        def differences(params: dict[str, Array], args: tuple) -> list[Array]:
+        def differences(params: dict[str, Array], args: tuple) -> tuple[list[Array], list[tuple]]:
             _, posterior = expectation(bare, params, args)
             trace = trace_model(bare, params, args)
             blocks = [block_of(trace, part) for part in plan.parts]
-            updates = [
-                update_of(block, observations(trace, part, posterior))
-                for block, part in zip(blocks, plan.parts, strict=True)
+            shapes = {name: value.shape for name, value in params.items()}
+            sums, updates, modes = [], [], []
+            for block, part in zip(blocks, plan.parts, strict=True):
+                statistics, found = update_with(block, observations(trace, part, posterior))
+                sums.append(statistics)
+                updates.append(found)
+                modes.append(called(block, "mode", found, part.values(params)))
+            moved = [
+                params | returned(block, "mode", part, new, shapes)
+                for block, part, new in zip(blocks, plan.parts, modes, strict=True)
             ]
-            modes = [
-                block.mode(found, part.values(params))
-                for block, found, part in zip(blocks, updates, plan.parts, strict=True)
-            ]
-            moved = [params | part.named(new) for part, new in zip(plan.parts, modes, strict=True)]
             # one after the other, so that the program contains the density only once
             before, *after = jax.lax.map(
                 lambda point: linearised(trace_model(bare, point, args), posterior),
@@ -91,7 +200,11 @@ def check_updates(
                     continue
                 claimed = block.log_density(found, new) - block.log_density(found, values)
                 out.append((gain - claimed) / (1 + jnp.abs(gain)))
-            return out
+            lost = [
+                tuple(map(_share_undefined, steps))
+                for steps in zip(sums, updates, modes, strict=True)
+            ]
+            return out, lost
 
         return differences
 
@@ -99,7 +212,15 @@ def check_updates(
     sites = tuple(tuple(part.sites.values()) for part in plan.parts)  # plans of engines differ
     asked = compiled("updates", problem, sites, build, *inputs, once=True)
     program = (clock or Clock()).counted(asked)
-    for part, difference in zip(plan.parts, program(*inputs), strict=True):
+    trace = abstract_trace(problem)
+    for part, difference, lost in zip(plan.parts, *program(*inputs), strict=True):
+        block = block_of(trace, part)
+        if is_own(block) and lost[-1] == 1:
+            method = next(m for m, share in zip(_STEPS, lost, strict=True) if share > 0)
+            raise ValueError(
+                f"{type(block).__name__}.{method} returned NaN at the first start, so that "
+                f"{listed(part.sites.values())} cannot be updated"
+            )
         if abs(float(difference)) > _TOLERANCE * 10:
             raise ValueError(
                 f"the update of {listed(part.sites.values())} contradicts the model's density (by "

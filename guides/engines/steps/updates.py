@@ -34,6 +34,7 @@ __all__ = [
     "doubted",
     "drawable",
     "is_ours",
+    "is_own",
     "listed",
     "maximised",
     "observations",
@@ -139,6 +140,8 @@ def _plan(problem: Problem) -> Plan:
         chained = any(uses.get((name, None), own) - own for name in own)
         chained |= any(shifted.get(name, frozenset()) - own - {name} for name in sources)
         part = Part(sites, tuple(dict.fromkeys(sources)), chained)
+        if is_own(block) and block.has_update and not sources:
+            _check_factor(block, own, uses)
         if number >= len(found):
             partly_known += [part] * bool(sources)
             lacking.append((own, "have", "no update where other sites of the block are known"))
@@ -163,6 +166,19 @@ def _plan(problem: Problem) -> Plan:
     tightened = restricted_sites(problem)
     starts, known = tuple(starting), tuple(partly_known)
     return Plan(tuple(parts), rest, _sentences(lacking), one_pass, starts, tightened, known)
+
+
+def _check_factor(
+    block: Any, own: set[str], uses: Mapping[tuple[str, str | None], frozenset[str]]
+) -> None:
+    """Refuse an update for log-factors that no observed site has, while its sites enter some of them."""
+    known = {factor for _, factor in uses if factor is not None}
+    entered = [f for (user, f), needed in uses.items() if f and own & needed and user not in own]
+    if entered and known.isdisjoint(block.factors):
+        raise ValueError(
+            f"{type(block).__name__} learns from the log-factor {listed(block.factors)}, which no "
+            f"observed site has; its sites enter {listed(entered)}, so set factor to this"
+        )
 
 
 def _sentences(lacking: list[_Lack]) -> tuple[str, ...]:
@@ -356,6 +372,11 @@ def is_ours(problem: Problem) -> bool:
     """Return whether the model belongs to the library, whose use of its blocks is tested."""
     module = getattr(model_of(problem), "__module__", None)
     return isinstance(module, str) and module.startswith("sidebayes.models")
+
+
+def is_own(block: Any) -> bool:
+    """Return whether the class of a block is a user's own; those of the library are tested."""
+    return not type(block).__module__.startswith("sidebayes.models")
 
 
 def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int, str] | None:

@@ -26,6 +26,7 @@ from ..base import (
     Problem,
     Status,
 )
+from ..draw_checks import check_draws
 from ..expectation_maximisation.streamed_data import StreamedTable
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
@@ -180,6 +181,7 @@ class CoordinateAscent(KeptEngine):
         with progress_bar("Variational Bayes", shown=progress) as advance:
             first = one_member(starts, 0)
             check_updates(problem, plan, first)
+            check_draws(problem, plan, first)
             check_factors(problem, plan, first)
             clock = Clock()
             state, ends = self._climb(problem, plan, starts, advance, keep, clock)

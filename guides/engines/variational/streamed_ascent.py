@@ -16,6 +16,7 @@ from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 
 from ..base import EngineResult, Evidence, FitError, Keeper, Problem, Status
+from ..draw_checks import check_draws
 from ..expectation_maximisation.batch_steps import blocks_given, expect, run_step, tied_mixture
 from ..expectation_maximisation.streamed_data import StreamedData
 from ..plumbing.clock import Clock
@@ -109,6 +110,7 @@ def fit_table(
         mode = init or replace(engine, num_draws=1).run(some, seed=seed, progress=False)
         start = starting_point(some, mode)
         check_updates(some, plan, start, clock)
+        check_draws(some, plan, start, clock)
         check_factors(some, plan, start)
         with progress_bar("Variational Bayes", shown=progress) as advance:
             state = _swept(data, plan, start, engine.tol, engine.max_steps, advance, keep, clock)

@@ -53,12 +53,7 @@ class ClassParameters(MixedParameters):
         Known classes of some subjects, with which the starts of runs agree.
     """
 
-    roles: ClassVar[tuple[str, ...]] = (
-        "coefficients",
-        "shared_coefficients",
-        "factor",
-        "noise",
-    )
+    of_terms: ClassVar[tuple[str, ...]] = ("coefficients", "shared_coefficients")
 
     def __init__(
         self,

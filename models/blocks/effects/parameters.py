@@ -78,7 +78,8 @@ class MixedParameters(MixedUpdates, Expanded):
         Subjects of the rows, to check whether they determine the covariance under a flat prior.
     """
 
-    roles: ClassVar[tuple[str, ...]] = ("coefficients", "factor", "noise")
+    of_terms: ClassVar[tuple[str, ...]] = ("coefficients",)
+    """Roles of the sites of fixed effects."""
 
     derived: ClassVar[Mapping[str, str]] = {"correlation": "correlation"}
 
@@ -163,6 +164,17 @@ class MixedParameters(MixedUpdates, Expanded):
                 # exactly 1, so that no rounding error looks like variation of draws
                 numpyro.deterministic("correlation", jnp.where(jnp.eye(size) == 1, 1.0, scaled))
 
+    @property
+    def roles(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Roles of the sites, which depend on the prior."""
+        correlations = map(self._correlation, range(len(self.structure.sizes)))
+        return (*self.of_terms, "factor", "deviation", *correlations, "noise")
+
+    def _correlation(self, number: int) -> str:
+        """Name of the factor of the correlations of a block of effects."""
+        alone = len(self.structure.sizes) == 1
+        return "correlation_cholesky" if alone else f"correlation_cholesky_{number}"
+
     def _factor(self) -> Array:
         """Sample the factor of the covariance."""
         if self.prior is None:
@@ -177,8 +189,8 @@ class MixedParameters(MixedUpdates, Expanded):
         for number, block in enumerate(self.structure.slices):
             size = block.stop - block.start
             if size > 1:
+                name = self._correlation(number)
                 alone = len(self.structure.sizes) == 1
-                name = "correlation_cholesky" if alone else f"correlation_cholesky_{number}"
                 lkj = dist.LKJCholesky(size, self.prior.concentration)
                 own = self.declare(name, name, lkj, ["effects", "effects_1"] if alone else ())
                 root = root.at[..., block, block].set(own)

@@ -146,3 +146,21 @@ def test_columns_that_are_no_list_and_files_of_text_are_refused(written, tmp_pat
     (tmp_path / "text.npy").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"does not begin as those of numpy.save\); give a whole"):
         sidebayes.scan(tmp_path / "text.npy")
+
+
+def test_a_table_without_numbers_is_refused_without_advice_to_choose(written):
+    (path,) = written(words=pd.DataFrame({"a": ["x"], "b": ["y"]}))
+    with pytest.raises(TypeError, match=r"\['a', 'b'\] that are not numbers; it has no others"):
+        sidebayes.scan(path)
+
+
+@pytest.mark.parametrize("columns", [None, ["a"]])
+def test_columns_of_the_same_name_are_refused(columns, tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.Table.from_arrays([arrow.array([1.0])] * 2, names=["a", "a"])
+    parquet.write_table(table, tmp_path / "double.parquet")
+    with pytest.raises(
+        ValueError, match=r"double.parquet has several columns of the names \['a'\]"
+    ):
+        sidebayes.scan(tmp_path / "double.parquet", columns=columns)

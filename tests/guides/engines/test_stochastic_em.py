@@ -267,3 +267,17 @@ def test_breakdown_is_an_error():
     start = START | CASES["relation"][1] | {"variance": np.zeros((2, 2))}
     with pytest.raises(FitError, match="stopped being finite"):
         StochasticEM(batch_size=35).run(problem(**STATEMENTS), init=start)
+
+
+def test_batches_of_one_row_are_refused_by_their_size():
+    with pytest.raises(ValueError, match="batch_size = 1 makes batches of one row"):
+        StochasticEM(batch_size=1).run(Problem(gmm, (X,), {"num_clusters": 2}), progress=False)
+
+
+@pytest.mark.parametrize(("size", "is_small"), [(5, True), (6, False), (240, False)])
+def test_batches_with_fewer_rows_than_determine_covariances_are_remarked_on(size, is_small):
+    """Two clusters of two features have two covariances, of three rows each."""
+    data = BatchData.prepare(Problem(gmm, (X,), {"num_clusters": 2}), size, 0)
+    said = StochasticEM(batch_size=size)._doubts(data, data.first())
+    assert len(said) == is_small
+    assert all("a batch_size of at least 6" in sentence for sentence in said)
