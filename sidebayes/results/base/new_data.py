@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidebayes.guides.engines.problem.declared import site_dims
+from sidebayes.guides.engines.problem.declared import declared_blocks, site_dims
 from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.guides.engines.problem.honoured import is_outcome
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
 from sidebayes.models.blocks.block_facts import CheckingRows
+from sidebayes.models.blocks.mixtures.reliability import FlipRate
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 
-from ...common.magnitudes import warn_of_far_rows
+from ...common.magnitudes import listed, warn_of_far_rows
 from ...data.tables import in_order_of
 from ...runs import checks
 from ...runs.arguments import sort_arguments
@@ -50,6 +53,7 @@ def check_new(
         old, new = run.data.get(role.name), checked.get(role.name)
         if old is not None and new is not None:
             checked[role.name] = new.under(old.names)
+    checked |= _links_by_groups_of(run, checked)
     _refuse_links_beyond(run, checked, checks.check_dims(signature, checked))
     for role in signature.of_kind("table"):
         if role.name in run.data and role.name in checked:
@@ -73,6 +77,47 @@ def check_new(
         if note.suit is not None:
             note.suit(run.options.get(option), checked)
     return checked
+
+
+def _links_by_groups_of(run: Run, given: Mapping[str, Any]) -> dict[str, Links]:
+    """New links with the numbers that their groups have in the fit, if it learned how reliable these are."""
+    with run.precision:
+        blocks = [block for block, _ in declared_blocks(abstract_trace(run.problem))]
+    found = {}
+    for role in run.signature.of_kind("links") if _has_rate(blocks) else ():
+        old, new = run.data.get(role.name), given.get(role.name)
+        if old is None or new is None:
+            continue
+        group = None if old.group is None else _as_numbered(role.name, new, old.group)
+        found[role.name] = replace(new, group=group)
+    return found
+
+
+def _has_rate(blocks: Collection[Any]) -> bool:
+    return any(isinstance(block, FlipRate) for block in blocks)
+
+
+def _as_numbered(name: str, links: Links, fitted: Groups) -> Groups:
+    """Groups of links by the numbers of those that were fitted, which each have a flip rate."""
+    names = fitted.names.tolist()
+    rates = f"flip rates were learned for the groups {listed(names)} alone"
+    if links.group is None:
+        if len(links) and len(names) > 1:
+            raise ValueError(
+                f"{name} do not say who stated them, and {rates}; pass Links(..., group=) with one of "
+                "these for each link"
+            )
+        codes = np.zeros(len(links), np.int64)
+    else:
+        codes = fitted.codes_of(links.group.names)[links.group.codes]
+    unknown = np.flatnonzero(codes < 0)
+    if len(unknown):
+        stated = links.table()["group"].tolist()[unknown[0]]
+        raise ValueError(
+            f"{name}[{unknown[0]}] is of the group {stated!r}, and {rates}; leave links of other groups "
+            "out, or fit again with links of theirs"
+        )
+    return Groups(fitted.names).take(codes)
 
 
 def _refuse_links_beyond(run: Run, given: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
