@@ -20,12 +20,21 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.magnitudes import listed, warn_of_far_rows
+from ...common.warnings import warn_user
 from ...data.tables import in_order_of
 from ...runs import checks
 from ...runs.arguments import sort_arguments
+from ...runs.problems import idle_links
 from ...runs.run import Run
 
-__all__ = ["check_new", "known_groups", "refuse_links_to_known", "sites_of_groups"]
+__all__ = [
+    "check_new",
+    "known_groups",
+    "refuse_links_to_known",
+    "sites_of_groups",
+    "stated_links",
+    "warn_of_idle_links",
+]
 
 
 def check_new(
@@ -241,3 +250,20 @@ def sites_of_groups(run: Run, codes: Mapping[str, NDArray[np.int64]]) -> dict[st
                 f"{len(new)} of the new data are none of them; leave these out"
             )
     return found
+
+
+def stated_links(run: Run) -> list[str]:
+    """Arguments with links that state something."""
+    return [n for n, v in run.data.items() if isinstance(v, Links) and (v.weights != 0).any()]
+
+
+def warn_of_idle_links(run: Run) -> None:
+    """Warn of links among new points that change nothing."""
+    stated = stated_links(run)
+    with run.precision:
+        idle = [name for name in stated and idle_links(run.problem) if name in stated]
+    for name in idle:
+        warn_user(
+            f"{run.method}: {name} among new points do not change their labels, each of which depends on "
+            f"the row and the parameters alone; leave {name} out"
+        )
