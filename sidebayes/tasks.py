@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Buffer, Callable, Generator, Iterable, Iterator
 from functools import partial
 from io import BytesIO
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -88,6 +89,8 @@ def run_tasks(
     ------
     ValueError
         If `n_jobs` is no number of workers, or joblib was told to fork this process.
+    TypeError
+        If what a task needs cannot be pickled; it names the function that holds it.
     Exception
         Of the function, with a note that names the task. Warnings of workers are given here.
     """
@@ -201,7 +204,12 @@ def _portable(error: Exception) -> Exception:
 class _Pickler(cloudpickle.Pickler):
     """Pickles functions of the user too; mapped arrays by their path, those of a device by their values."""
 
+    within: str = ""
+    """Name of the last function of the user, to say where what cannot be pickled is."""
+
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, FunctionType) and not value.__module__.startswith("sidebayes."):
+            self.within = value.__name__
         if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
             value.dtype, jax.dtypes.prng_key
         ):
@@ -235,7 +243,15 @@ def _packed(value: Any) -> list[NDArray[np.uint8]]:
         return raw.nbytes < _LARGE
 
     file = BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=stays_inside).dump(value)
+    pickler = _Pickler(file, protocol=5, buffer_callback=stays_inside)
+    try:
+        pickler.dump(value)
+    except Exception as error:  # of whatever object, by its own way to be pickled
+        what = f"the function {pickler.within!r} uses" if pickler.within else "the arguments hold"
+        raise TypeError(
+            f"n_jobs sends the tasks to other processes, and {what} what cannot be sent: {error}. Leave "
+            "n_jobs and joblib.parallel_config out, or make that object inside the function"
+        ) from error
     whole: list[Buffer] = [file.getvalue(), *buffers]
     return [np.frombuffer(one, np.uint8) for one in whole]
 
