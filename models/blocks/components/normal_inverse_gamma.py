@@ -33,7 +33,7 @@ _LOG_2PI = 1.8378770664093453
 
 
 class InverseGamma(dist.InverseGamma):
-    """The distribution of NumPyro, with a log density that squares no value, as those of variances overflow."""
+    """The distribution of NumPyro, with a log density that squares no value: those of variances overflow."""
 
     @validate_sample
     def log_prob(self, value: Array, intermediates: Any = None) -> Array:
