@@ -204,12 +204,13 @@ def _portable(error: Exception) -> Exception:
 class _Pickler(cloudpickle.Pickler):
     """Pickles functions of the user too; mapped arrays by their path, those of a device by their values."""
 
-    within: str = ""
-    """Name of the last function of the user, to say where what cannot be pickled is."""
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.functions: list[FunctionType] = []
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, FunctionType) and not value.__module__.startswith("sidebayes."):
-            self.within = value.__name__
+        if isinstance(value, FunctionType):
+            self.functions.append(value)
         if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
             value.dtype, jax.dtypes.prng_key
         ):
@@ -247,13 +248,22 @@ def _packed(value: Any) -> list[NDArray[np.uint8]]:
     try:
         pickler.dump(value)
     except Exception as error:  # of whatever object, by its own way to be pickled
-        what = f"the function {pickler.within!r} uses" if pickler.within else "the arguments hold"
+        within = [one.__name__ for one in reversed(pickler.functions) if not _is_portable(one)]
+        what = f"the function {within[0]!r} uses" if within else "the arguments hold"
         raise TypeError(
             f"n_jobs sends the tasks to other processes, and {what} what cannot be sent: {error}. Leave "
             "n_jobs and joblib.parallel_config out, or make that object inside the function"
         ) from error
     whole: list[Buffer] = [file.getvalue(), *buffers]
     return [np.frombuffer(one, np.uint8) for one in whole]
+
+
+def _is_portable(function: FunctionType) -> bool:
+    try:
+        cloudpickle.dumps(function)
+    except Exception:  # of whatever object it uses
+        return False
+    return True
 
 
 def _unpacked(packed: Iterable[NDArray[np.uint8]]) -> Any:

@@ -26,7 +26,7 @@ _DOUBLE = 15
 _SHOWN_ELSEWHERE = ("coefficients", "factor", "deviation", "mixing_weights", "location", "spread")
 """Roles of sites that other tables or pictures show, or that only parametrise these."""
 _COMMON = "common_"
-"""Beginning of the roles of densities common to all clusters, which stand for a prior where no value has them."""
+"""Beginning of the roles of densities common to all clusters, of which pictures show what data tell."""
 
 
 def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:

@@ -47,3 +47,10 @@ def test_links_unseen_are_beside_chance():
     )
     few = links.take(np.arange(9))
     assert support.doubt_unseen_links(few, wrong[:9], chance[:9]) is None
+
+
+def test_hard_links_may_be_left_out_of_a_method_that_takes_no_others():
+    links = sidebayes.simulate_links(DATA.labels, 20, seed=0)
+    given = {"num_clusters": 3, "scale": 0.5, "engine": sidebayes.EM(num_restarts=1)}
+    fit = sidebayes.fit("constrained_kmeans", DATA.x, links, progress=False, **given)
+    assert fit.verdict[0] == "good"
