@@ -118,7 +118,8 @@ def test_clusters_that_were_taken_out_are_counted_apart(found):
     assert f"points, {used} of {number} clusters, 0 links" in repr(found)
     assert facts_of(found)["clusters"] == f"{used} of {number}"
     shown = estimate_tables(found)["Parameters"].index
-    assert len(shown) == 10 and all(name.startswith("saliency") for name in shown)
+    assert len(shown) == 10
+    assert all(name.startswith("saliency") for name in shown)
 
 
 @pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
