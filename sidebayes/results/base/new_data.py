@@ -78,7 +78,7 @@ def check_new(
                 getattr(some.get(role.own_frame), "codes", None) for some in (checked, run.data)
             )
             frames = {"frames": own, "reference_frames": before}
-            warn_of_far_rows(role.name, new, old, **frames, by_length=role.of_kernel)
+            warn_of_far_rows(role.name, new, old, **frames, by_length=role.of_kernel, are_new=True)
     for role in signature.data:
         role.check({**run.options, **checked}, run.columns)
     _check_rows(run, checked)
