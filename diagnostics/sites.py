@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "TRUSTED_MATCH",
     "circular_of",
+    "clusters_of",
     "computed_of",
     "entry_names",
     "has_labelled_table",
@@ -54,6 +55,16 @@ def site_of(tree: xr.DataTree, role: str) -> str | None:
     """Return the name of the first site of a role; None if there is none."""
     sites = tree["posterior"].data_vars.items()
     return next((str(name) for name, site in sites if role_of(site) == role), None)
+
+
+def clusters_of(tree: xr.DataTree) -> str:
+    """Return the number of clusters, and how many have any weight where some were taken out: "3 of 8"."""
+    number = tree["responsibilities"].sizes["clusters"]
+    name = site_of(tree, "mixing_weights")
+    weights = np.ones(number) if name is None else tree["posterior"][name].to_numpy()
+    used = int((weights > 0).reshape(-1, weights.shape[-1]).any(axis=0).sum())
+    is_all = weights.shape[-1] != number or used == number
+    return str(number) if is_all else f"{used} of {number}"
 
 
 def point_sites(tree: xr.DataTree) -> dict[str, int]:

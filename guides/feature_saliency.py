@@ -33,6 +33,7 @@ from .engines.plumbing.progress import progress_bar
 from .engines.plumbing.side_by_side import one_member, run_each
 from .engines.problem.declared import approximation, observed_table
 from .engines.problem.density import trace_model
+from .engines.problem.posterior import label_sites
 from .engines.steps.climbs import (
     BROKEN,
     SETTLED,
@@ -199,7 +200,9 @@ class ComponentwiseEM(KeptEngine):
         table = observed_table(problem, names.observed)
         num_rows = np.inf if table is None else len(table)
         fewest = max(self.min_clusters, num_known(problem))
-        return self._result(state, names, num_rows, clock.seconds, approximate, fewest)
+        ties = (fn.links() for fn in label_sites(problem).values())
+        has_links = any(graph is not None and graph.num_links for graph in ties)
+        return self._result(state, names, num_rows, clock.seconds, approximate, fewest, has_links)
 
     def _begun(
         self, problem: Problem, names: Sites, state: _Search, clock: Clock
@@ -366,11 +369,13 @@ class ComponentwiseEM(KeptEngine):
         seconds: dict[str, float],
         approximate: str | None,
         fewest: int,
+        has_links: bool,
     ) -> EngineResult:
         value, code = np.asarray(state.best_value), np.asarray(state.code)
         if not np.isfinite(value).any():
             raise FitError(
-                "component-wise EM found no finite log density; check the data for rows far off, and links"
+                "component-wise EM found no finite log density; check the data for rows far off"
+                + ", and links" * has_links
             )
         weights, saliencies = (np.asarray(state.best[n]) for n in (names.weights, names.saliency))
         shortest = int(np.argmax(value))

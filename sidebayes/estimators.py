@@ -138,6 +138,11 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         model = clustering_model(self.method, self.options)
         most = sys.maxsize if signature_of(model).truncates else len(x)
         check_num_clusters(self.n_clusters, most, "n_clusters")
+        if None not in (links, self.links) and links is not self.links:
+            raise ValueError(
+                "links are given to fit, and others to the constructor; give them in one place, "
+                "both together as one + other"
+            )
         given = self.links if links is None else links
         if given is not None and not isinstance(given, Links):
             raise TypeError(f"links is a {type(given).__name__}; pass Links, such as {_BUILT}")

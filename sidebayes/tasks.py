@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Buffer, Callable, Generator, Iterable, Iterator
 from functools import partial
 from io import BytesIO
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -88,6 +89,8 @@ def run_tasks(
     ------
     ValueError
         If `n_jobs` is no number of workers, or joblib was told to fork this process.
+    TypeError
+        If what a task needs cannot be pickled; it names the function that holds it.
     Exception
         Of the function, with a note that names the task. Warnings of workers are given here.
     """
@@ -201,7 +204,13 @@ def _portable(error: Exception) -> Exception:
 class _Pickler(cloudpickle.Pickler):
     """Pickles functions of the user too; mapped arrays by their path, those of a device by their values."""
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.functions: list[FunctionType] = []
+
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, FunctionType):
+            self.functions.append(value)
         if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
             value.dtype, jax.dtypes.prng_key
         ):
@@ -235,9 +244,26 @@ def _packed(value: Any) -> list[NDArray[np.uint8]]:
         return raw.nbytes < _LARGE
 
     file = BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=stays_inside).dump(value)
+    pickler = _Pickler(file, protocol=5, buffer_callback=stays_inside)
+    try:
+        pickler.dump(value)
+    except Exception as error:  # of whatever object, by its own way to be pickled
+        within = [one.__name__ for one in reversed(pickler.functions) if not _is_portable(one)]
+        what = f"the function {within[0]!r} uses" if within else "the arguments hold"
+        raise TypeError(
+            f"n_jobs sends the tasks to other processes, and {what} what cannot be sent: {error}. Leave "
+            "n_jobs and joblib.parallel_config out, or make that object inside the function"
+        ) from error
     whole: list[Buffer] = [file.getvalue(), *buffers]
     return [np.frombuffer(one, np.uint8) for one in whole]
+
+
+def _is_portable(function: FunctionType) -> bool:
+    try:
+        cloudpickle.dumps(function)
+    except Exception:  # of whatever object it uses
+        return False
+    return True
 
 
 def _unpacked(packed: Iterable[NDArray[np.uint8]]) -> Any:

@@ -25,8 +25,8 @@ _DOUBLE = 15
 
 _SHOWN_ELSEWHERE = ("coefficients", "factor", "deviation", "mixing_weights", "location", "spread")
 """Roles of sites that other tables or pictures show, or that only parametrise these."""
-_OF_FEATURES = ("saliency", "common_location", "common_spread")
-"""Roles of sites that the table of features shows."""
+_COMMON = "common_"
+"""Beginning of the roles of densities common to all clusters, of which pictures show what data tell."""
 
 
 def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:
@@ -90,7 +90,8 @@ def _sites(fit: Fitted) -> dict[str, xr.DataArray]:
     return {
         str(name): site
         for name, site in tree["posterior"].data_vars.items()
-        if role_of(site) not in (*_SHOWN_ELSEWHERE, *_OF_FEATURES)
+        if role_of(site) not in _SHOWN_ELSEWHERE
+        and not role_of(site).startswith(_COMMON)
         and not role_of(site).startswith("correlation")  # the covariance of all effects has them
         and str(name) not in by_unit
         and (score >= TRUSTED_MATCH or not any(is_label_dim(str(dim)) for dim in site.dims))

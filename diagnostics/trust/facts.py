@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..fitted import AskedFit
-from ..sites import site_of
+from ..sites import clusters_of, site_of
 from .scores import violated
 
 __all__ = ["BADGES", "facts_of"]
@@ -32,7 +32,7 @@ def facts_of(fit: AskedFit) -> dict[str, str]:
         "engine": fit.engine,
     }
     if fit.has_labels:
-        facts["clusters"] = str(tree["responsibilities"].sizes["clusters"])
+        facts["clusters"] = clusters_of(tree)
     if len(weights) and fit.has_labels:
         broken = violated(fit.labels(), constant["links"], weights)
         facts["must-links"] = str(int(np.sum(weights > 0)))

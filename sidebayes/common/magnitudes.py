@@ -155,6 +155,7 @@ def warn_of_far_rows(
     reference_frames: NDArray[np.int64] | None = None,
     by_length: bool = False,
     names: Sequence[str] | None = None,
+    are_new: bool = False,
 ) -> None:
     """Warn of rows that lie further from all others than measurements do, such as fill values.
 
@@ -174,10 +175,13 @@ def warn_of_far_rows(
         Look at the lengths of the rows, and not at single values.
     names : sequence of str, optional
         Of the columns.
+    are_new : bool
+        Whether rows are to be predicted, and were not fitted.
     """
     if by_length:
         known = None if reference is None else _lengths(reference)
-        warn_of_far_rows(f"the length of the rows of {name}", _lengths(values), known, numbers)
+        of = f"the length of the rows of {name}"
+        warn_of_far_rows(of, _lengths(values), known, numbers, are_new=are_new)
         return
     flat = _in_frames(values.reshape(len(values), -1), frames)
     known = flat
@@ -189,10 +193,13 @@ def warn_of_far_rows(
     column = f" in column {_columns(columns[:1], names)}" if values.ndim > 1 else ""
     first = values.reshape(flat.shape)[rows[0], columns[0]]
     named = np.unique(rows if numbers is None else numbers[rows])
+    does = "Such a value decides means and spreads almost alone"
+    if are_new:
+        does = "The fit has seen nothing like it, and its predictions there are extrapolations"
     warn_user(
         f"{name} has values more than {_FAR:,} interquartile ranges away from the median, in row "
-        f"{listed(named)}; the first is {first:.3g}{column}. Such a "
-        "value decides means and spreads almost alone. If it is a slip or stands for a missing value, "
+        f"{listed(named)}; the first is {first:.3g}{column}. {does}. "
+        "If it is a slip or stands for a missing value, "
         "correct it, drop the row or impute it; if it is right, consider logarithms"
     )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import has_features
 from sidebayes.diagnostics.sites import (
+    clusters_of,
     entry_names,
     has_labelled_table,
     point_sites,
@@ -349,8 +350,8 @@ class Fit(FitBase):
         if self.has_labels:
             points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
             seen = f"{points} of {self.run.sample_of}" if self.run.sample_of else points
-            numbers = counted(clusters, "cluster"), counted(len(self.links), "link")
-            size = f"{seen} points, {', '.join(numbers)}"
+            what = f"{clusters_of(self.tree)} cluster{'s' * (clusters != 1)}"
+            size = f"{seen} points, {what}, {counted(len(self.links), 'link')}"
         else:
             tables = tables_of(self.tree, "observed_data").items()
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]

@@ -260,9 +260,10 @@ def check_links(
     if kind == "none":
         raise no_links(method)
     weights = np.asarray(links.weights if isinstance(links, Links) else links.pair_weights)
-    if kind == "hard" and np.isfinite(weights).any():
+    soft = np.isfinite(weights) & (weights != 0.0)  # weights of zero state nothing
+    if kind == "hard" and soft.any():
         raise ValueError(
-            f"{method} takes hard links only and {int(np.isfinite(weights).sum())} are soft; pass "
+            f"{method} takes hard links only and {int(soft.sum())} are soft; pass "
             f"links.hardened(), or use {takes_links(CARDS[method].default_engine)!r}"
         )
     known = "exact" if inference is None else inference

@@ -71,6 +71,7 @@ __all__ = [
     "check_observed",
     "empirical_prior",
     "has_one_start",
+    "idle_links",
     "label_slices",
     "remarks",
     "shapes_of",
@@ -331,6 +332,14 @@ def tying_argument(problem: Problem) -> str | None:
     _, data = given_data(problem)
     own = (n for n, v in data.items() if graph is not None and _is_of(v, graph))
     return next(own, None)
+
+
+def idle_links(problem: Problem) -> list[str]:
+    """Arguments whose links change no label, given the parameters."""
+    moving = [ties for fn, ties in _linked(problem) if fn.links_move_labels]
+    _, data = given_data(problem)
+    graphs = {name: value for name, value in data.items() if isinstance(value, LabelGraph)}
+    return [n for n, graph in graphs.items() if not any(_is_of(graph, ties) for ties in moving)]
 
 
 def _linked(problem: Problem) -> list[tuple[FiniteMixture, LabelGraph]]:

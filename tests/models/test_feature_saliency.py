@@ -11,8 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.stats import invgamma
 from sidebayes.diagnostics.features import salient_features, write_features
 from sidebayes.diagnostics.pictures.plots import plot_features
+from sidebayes.diagnostics.trust.estimates import estimate_tables
+from sidebayes.diagnostics.trust.facts import facts_of
 from sidebayes.diagnostics.trust.scores import accuracy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.clock import Clock
@@ -20,6 +23,7 @@ from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.feature_saliency_starts import some_rows, with_all_features
 from sidebayes.guides.feature_saliency_steps import Sites
+from sidebayes.models.blocks.components.normal_inverse_gamma import InverseGamma
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
 from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
@@ -105,6 +109,24 @@ def clusters_and_features_are_found(found):
     assert saliency[:2].min() > 0.95
     assert saliency[2:].max() < 0.1
     assert accuracy(found.run.truth, found.labels()) > 0.95
+
+
+def test_clusters_that_were_taken_out_are_counted_apart(found):
+    number = found.tree["responsibilities"].sizes["clusters"]
+    used = int((found.params["weights"] > 0).sum())
+    assert 1 < used < number
+    assert f"points, {used} of {number} clusters, 0 links" in repr(found)
+    assert facts_of(found)["clusters"] == f"{used} of {number}"
+    shown = estimate_tables(found)["Parameters"].index
+    assert len(shown) == 10
+    assert all(name.startswith("saliency") for name in shown)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
+def test_variances_of_any_unit_have_a_density(unit):
+    density = InverseGamma(1.5, 2.0 * unit).log_prob(jnp.asarray(3.0 * unit))
+    expected = invgamma(1.5, scale=2.0).logpdf(3.0) - np.log(unit)
+    np.testing.assert_allclose(density, expected, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("found")

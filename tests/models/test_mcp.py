@@ -69,6 +69,13 @@ def test_links_move_space(separated):
     assert fit.approximate == "space_partition"
 
 
+def test_links_among_new_points_do_not_move_them(separated):
+    x, _, fit = separated
+    with pytest.warns(sb.SideBayesWarning, match="scp: links among new points do not change"):
+        prob = fit.predict_proba(x[:4], sb.Links.cannot_link([(0, 1)]))
+    np.testing.assert_array_equal(prob, fit.predict_proba(x[:4]))
+
+
 def test_the_rule_is_no_parameter():
     """Ends that differ in discriminants alone are one mode."""
     ends = {name: np.stack([value, value]) for name, value in params_of().items()}

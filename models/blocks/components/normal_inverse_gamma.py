@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
-from jax.scipy.special import digamma
+from jax.scipy.special import digamma, gammaln
 from numpyro.distributions import constraints
+from numpyro.distributions.util import validate_sample
 
 from .gaussian_prior import GaussianPrior
 from .gaussians.gaussian_stats import Moments
@@ -17,6 +18,7 @@ from .normal_inverse_wishart import divergence_of_means
 from .shift_prior import ComponentPriors
 
 __all__ = [
+    "InverseGamma",
     "NormalInverseGamma",
     "divergence",
     "draw",
@@ -28,6 +30,16 @@ __all__ = [
 ]
 
 _LOG_2PI = 1.8378770664093453
+
+
+class InverseGamma(dist.InverseGamma):
+    """The distribution of NumPyro, with a log density that squares no value: those of variances overflow."""
+
+    @validate_sample
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """Log density."""
+        shape, rate = self.concentration, self.rate
+        return shape * jnp.log(rate) - gammaln(shape) - (shape + 1) * jnp.log(value) - rate / value
 
 
 class NormalInverseGamma(NamedTuple):
@@ -54,7 +66,7 @@ def spread_prior(
     rate = rate if diagonal else rate[..., 0]
     df = jnp.asarray(prior.variance_df)
     concentration = (df[..., None] if diagonal else df) / 2
-    return dist.InverseGamma(jnp.broadcast_to(concentration, rate.shape), rate).to_event(len(shape))
+    return InverseGamma(jnp.broadcast_to(concentration, rate.shape), rate).to_event(len(shape))
 
 
 def _rate(prior: GaussianPrior | ComponentPriors, *, spherical: bool) -> Array:
@@ -114,7 +126,7 @@ def mode(found: NormalInverseGamma) -> tuple[Array, Array]:
 def draw(rng_key: Array, found: NormalInverseGamma) -> tuple[Array, Array]:
     """Draw means and variances."""
     key_spread, key_mean = jax.random.split(rng_key)
-    variance = dist.InverseGamma(found.shape, found.rate).sample(key_spread)
+    variance = InverseGamma(found.shape, found.rate).sample(key_spread)
     noise = jax.random.normal(key_mean, found.mean.shape, found.mean.dtype)
     return found.mean + noise * jnp.sqrt(variance / found.shrinkage[:, None]), variance
 
@@ -123,7 +135,7 @@ def log_density(found: NormalInverseGamma, mean: Array, variance: Array) -> Arra
     """Log density of means and variances."""
     deviation = jnp.sqrt(variance / found.shrinkage[:, None])
     means = dist.Normal(found.mean, deviation, validate_args=False)
-    variances = dist.InverseGamma(found.shape, found.rate, validate_args=False)
+    variances = InverseGamma(found.shape, found.rate, validate_args=False)
     return variances.log_prob(variance).sum() + means.log_prob(mean).sum()
 
 

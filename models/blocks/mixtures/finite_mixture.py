@@ -88,6 +88,11 @@ class FiniteMixture(Collapsed):
         """Links that tie the labels; if None, structural properties do not evaluate `labels`."""
         return self.labels.graph
 
+    @property
+    def links_move_labels(self) -> bool:
+        """Whether labels depend on links given the parameters, and not on the point's own data alone."""
+        return True
+
     def labels_of(self, batch: Batch) -> LinkedCategorical:
         """Joint prior of the labels of a batch, tied by its links."""
         weights = jnp.asarray(self.labels.pair_weights)[batch.links]

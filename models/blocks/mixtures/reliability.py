@@ -59,6 +59,7 @@ def learned_pair_weights(
     Returns
     -------
     Array, shape (num_links,), or None
+        None where there is no flip rate, and in compiled code for a graph without links.
 
     Raises
     ------
@@ -86,6 +87,8 @@ def learned_pair_weights(
             "flip_rate is learned from soft links, and all of these are hard, which is to say beyond "
             "doubt; pass links.with_strength(1.0)"
         )
+    if not graph.num_links:  # new points without links, which need no rate
+        return None
     prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
     several = graph.num_groups > 1
     with numpyro.plate("link_groups", graph.num_groups) if several else nullcontext():

@@ -113,6 +113,11 @@ class PartitionedMixture(FiniteMixture):
         return "mean_field" if self.rule is None else "space_partition"
 
     @property
+    def links_move_labels(self) -> bool:
+        """Whether linked points have factors of their own; links else move the regions of a rule."""
+        return self.rule is None
+
+    @property
     def mixing_log_weights(self) -> Array:
         """Log weights of the components; those of the clusters are all zero."""
         return self.log_within

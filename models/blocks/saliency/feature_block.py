@@ -27,7 +27,7 @@ from ..collapsed import Collapsed
 from ..components import normal_inverse_gamma
 from ..components.gaussian_prior import GaussianPrior, agreed_features
 from ..components.gaussians.gaussian_stats import Moments
-from ..components.normal_inverse_gamma import NormalInverseGamma
+from ..components.normal_inverse_gamma import InverseGamma, NormalInverseGamma
 from ..components.shift_prior import ComponentPriors
 from .message_length import PER_DENSITY, structure_length
 from .passes import Salient, SalientMoments
@@ -190,7 +190,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         own, total = self._learned_scale(self.cells, features.variance, used[:-1])
         scale = scale.at[:-1].set(own)
         density = dist.Normal(centre, jnp.sqrt(variance / shrinkage)).log_prob(mean)
-        density = density + dist.InverseGamma(df / 2, scale / 2).log_prob(variance)
+        density = density + InverseGamma(df / 2, scale / 2).log_prob(variance)
         length = _LATTICE - density - 1.5 * jnp.log(variance)
         return jnp.where(used, length, 0.0).sum() + jnp.where(on, total, 0.0).sum()
 
@@ -405,7 +405,7 @@ def _site_priors(
     def means(variance: Array) -> dist.Distribution:
         return dist.Normal(mean, jnp.sqrt(variance / shrinkage)).to_event(1)
 
-    return dist.InverseGamma(df / 2, scale / 2).to_event(1), means
+    return InverseGamma(df / 2, scale / 2).to_event(1), means
 
 
 def _stacked(values: Mapping[str, Array], role: str) -> Array:

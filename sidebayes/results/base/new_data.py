@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidebayes.guides.engines.problem.declared import site_dims
+from sidebayes.guides.engines.problem.declared import declared_blocks, site_dims
 from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.guides.engines.problem.honoured import is_outcome
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
 from sidebayes.models.blocks.block_facts import CheckingRows
+from sidebayes.models.blocks.mixtures.reliability import FlipRate
+from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 
-from ...common.magnitudes import warn_of_far_rows
+from ...common.magnitudes import listed, warn_of_far_rows
+from ...common.warnings import warn_user
 from ...data.tables import in_order_of
 from ...runs import checks
 from ...runs.arguments import sort_arguments
+from ...runs.problems import idle_links
 from ...runs.run import Run
 
-__all__ = ["check_new", "known_groups", "refuse_links_to_known", "sites_of_groups"]
+__all__ = [
+    "check_new",
+    "known_groups",
+    "refuse_links_to_known",
+    "sites_of_groups",
+    "stated_links",
+    "warn_of_idle_links",
+]
 
 
 def check_new(
@@ -50,6 +62,7 @@ def check_new(
         old, new = run.data.get(role.name), checked.get(role.name)
         if old is not None and new is not None:
             checked[role.name] = new.under(old.names)
+    checked |= _links_by_groups_of(run, checked)
     _refuse_links_beyond(run, checked, checks.check_dims(signature, checked))
     for role in signature.of_kind("table"):
         if role.name in run.data and role.name in checked:
@@ -65,7 +78,7 @@ def check_new(
                 getattr(some.get(role.own_frame), "codes", None) for some in (checked, run.data)
             )
             frames = {"frames": own, "reference_frames": before}
-            warn_of_far_rows(role.name, new, old, **frames, by_length=role.of_kernel)
+            warn_of_far_rows(role.name, new, old, **frames, by_length=role.of_kernel, are_new=True)
     for role in signature.data:
         role.check({**run.options, **checked}, run.columns)
     _check_rows(run, checked)
@@ -73,6 +86,47 @@ def check_new(
         if note.suit is not None:
             note.suit(run.options.get(option), checked)
     return checked
+
+
+def _links_by_groups_of(run: Run, given: Mapping[str, Any]) -> dict[str, Links]:
+    """New links with the numbers that their groups have in the fit, if it learned how reliable these are."""
+    with run.precision:
+        blocks = [block for block, _ in declared_blocks(abstract_trace(run.problem))]
+    found = {}
+    for role in run.signature.of_kind("links") if _has_rate(blocks) else ():
+        old, new = run.data.get(role.name), given.get(role.name)
+        if old is None or new is None:
+            continue
+        group = None if old.group is None else _as_numbered(role.name, new, old.group)
+        found[role.name] = replace(new, group=group)
+    return found
+
+
+def _has_rate(blocks: Collection[Any]) -> bool:
+    return any(isinstance(block, FlipRate) for block in blocks)
+
+
+def _as_numbered(name: str, links: Links, fitted: Groups) -> Groups:
+    """Groups of links by the numbers of those that were fitted, which each have a flip rate."""
+    names = fitted.names.tolist()
+    rates = f"flip rates were learned for the groups {listed(names)} alone"
+    if links.group is None:
+        if len(links) and len(names) > 1:
+            raise ValueError(
+                f"{name} do not say who stated them, and {rates}; pass Links(..., group=) with one of "
+                "these for each link"
+            )
+        codes = np.zeros(len(links), np.int64)
+    else:
+        codes = fitted.codes_of(links.group.names)[links.group.codes]
+    unknown = np.flatnonzero(codes < 0)
+    if len(unknown):
+        stated = links.table()["group"].tolist()[unknown[0]]
+        raise ValueError(
+            f"{name}[{unknown[0]}] is of the group {stated!r}, and {rates}; leave links of other groups "
+            "out, or fit again with links of theirs"
+        )
+    return Groups(fitted.names).take(codes)
 
 
 def _refuse_links_beyond(run: Run, given: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
@@ -196,3 +250,20 @@ def sites_of_groups(run: Run, codes: Mapping[str, NDArray[np.int64]]) -> dict[st
                 f"{len(new)} of the new data are none of them; leave these out"
             )
     return found
+
+
+def stated_links(run: Run) -> list[str]:
+    """Arguments with links that state something."""
+    return [n for n, v in run.data.items() if isinstance(v, Links) and (v.weights != 0).any()]
+
+
+def warn_of_idle_links(run: Run) -> None:
+    """Warn of links among new points that change nothing."""
+    stated = stated_links(run)
+    with run.precision:
+        idle = [name for name in stated and idle_links(run.problem) if name in stated]
+    for name in idle:
+        warn_user(
+            f"{run.method}: {name} among new points do not change their labels, each of which depends on "
+            f"the row and the parameters alone; leave {name} out"
+        )

@@ -28,11 +28,19 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.fields import check_seed
 from ...common.magnitudes import listed
+from ...common.warnings import warn_user
 from ...runs import checks
 from ...runs.run import Run
 from ...streams import by_block, refuse_target, scan_among
 from .fit_base import FitBase, need_labels
-from .new_data import check_new, known_groups, refuse_links_to_known, sites_of_groups
+from .new_data import (
+    check_new,
+    known_groups,
+    refuse_links_to_known,
+    sites_of_groups,
+    stated_links,
+    warn_of_idle_links,
+)
 from .other_rows import new_run, warn_of_reading_others
 from .predictive import (
     Drawn,
@@ -86,10 +94,18 @@ def predict_proba(
     ndarray, shape (num_new, num_clusters)
         Or the path that was written to.
 
+    Warns
+    -----
+    SideBayesWarning
+        If links are given to a method in which links among new points change no labels, since these
+        depend on the row and the parameters alone: they shape regions of space (`scp`, `mcp`) or
+        are penalties of the fit (`constraint_fit`, `constraint_projection`).
+
     Raises
     ------
     ValueError
-        If a row has density zero in every cluster, or the new links contradict each other.
+        If a row has density zero in every cluster, or the new links contradict each other; if a flip
+        rate was learned for each group of links, and links are of none of these groups.
     """
     if scan_among(data, named) is not None:
         return _by_block(fit, predict_proba, data, named, to, "cluster", progress)
@@ -108,6 +124,7 @@ def predict_proba(
         return jnp.concatenate([fn.responsibilities(value) for fn, value in sources])
 
     run = new_run(fit, data, named)
+    warn_of_idle_links(run)
     prob = over_draws(fit, probabilities, run, matched_draws(*fit.relabelled)).mean(axis=0)
     return refuse_impossible(prob, "cluster")
 
@@ -152,8 +169,8 @@ def log_prob(
     Warns
     -----
     SideBayesWarning
-        Once, if the density of a row depends on which other rows are given, for example through a
-        mean over rows.
+        If links are given, which are left out. Once, if the density of a row depends on which other
+        rows are given, for example through a mean over rows.
 
     Raises
     ------
@@ -179,6 +196,12 @@ def log_prob(
         refuse_dependent_units(fit.run.problem, "log_prob")
     run = new_run(fit, data, named)
     _refuse_classifier(run)
+    links = stated_links(run)
+    if links:
+        warn_user(
+            f"{run.method}: log_prob leaves out {', '.join(links)}, as it is the density of each of the "
+            "new units by itself"
+        )
     unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
     draws = pooled_draws(fit.tree)  # a density has no numbering of clusters
     per_draw = over_draws(fit, log_density, replace(run, data=unlinked), draws)
@@ -354,6 +377,7 @@ def _outcomes_of(
     )
     new = run.with_data(filled, known=taken)
     warn_of_reading_others(fit, given)
+    warn_of_idle_links(new)
     known = {n: np.resize(run.data[n], filled[n].shape) for n in tables & filled.keys()}
 
     def drawn_from(new: Run) -> Drawn:

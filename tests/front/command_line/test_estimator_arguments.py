@@ -204,3 +204,8 @@ def test_a_classifier_has_no_use_for_links(method):
     )
     with pytest.raises(TypeError, match=message):
         model.fit(X, np.arange(12) % 2)
+
+
+def test_links_are_given_in_one_place():
+    with pytest.raises(ValueError, match="links are given to fit, and others to the constructor"):
+        LinkedMixtureClusterer(2, links=LINKS).fit(X, links=LINKS.hardened())

@@ -87,7 +87,7 @@ def test_no_rows_are_told_without_a_fit(fits):
 
 def test_rows_linked_to_it_follow_the_density(fits):
     links = Links.must_link([(0, 2), (2, 4)], 3.0, num_points=5)
-    with pytest.warns(SideBayesWarning):
+    with pytest.warns(SideBayesWarning, match="its predictions there are extrapolations"):
         prob = fits["ppc"].predict_proba(FILLED, links)
     np.testing.assert_allclose(prob.sum(axis=1), 1.0)
     np.testing.assert_allclose(prob[[1, 3]], fits["ppc"].predict_proba(NEW)[[1, 3]], rtol=1e-12)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import sidebayes.diagnostics.links.support as support
 
 import sidebayes
 from sidebayes import Links
+from sidebayes.runs.checks import check_links
 from tests.support.draws import at_one
 
 DATA = sidebayes.load_dataset("iris")
@@ -47,3 +49,11 @@ def test_links_unseen_are_beside_chance():
     )
     few = links.take(np.arange(9))
     assert support.doubt_unseen_links(few, wrong[:9], chance[:9]) is None
+
+
+def test_hard_links_may_be_left_out_of_a_method_that_takes_no_others():
+    """The verdict gives links a weight of zero, which states nothing, and so is not soft."""
+    links = Links([(0, 1), (1, 2)], [0.0, 0.0], 3)
+    assert check_links(links, 3, 2, "hard", "constrained_kmeans").num_links == 2
+    with pytest.raises(ValueError, match="hard links only and 1 are soft"):
+        check_links(links.with_weights([0.0, 1.0]), 3, 2, "hard", "constrained_kmeans")

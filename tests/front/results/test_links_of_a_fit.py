@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax.typing import ArrayLike
 from scipy.stats import norm
@@ -26,6 +27,7 @@ from tests.support.draws import at_one
 
 X = IRIS[::3]
 Y = SPECIES[::3]
+MEANS = pd.DataFrame(X).groupby(Y).mean().to_numpy()
 
 
 def stated(num_links=120, rates=(0.02, 0.45), seed=0):
@@ -76,6 +78,70 @@ def two_views(
             density = mixture_components(x, num_clusters, "diagonal")
             labels = LinkedCategorical(jnp.log(pi), as_label_graph(links, len(x), num_clusters))
         numpyro.sample(f"x_{name}", LinkedMixture(labels, density), obs=x)
+
+
+def told_by_two(group=("ann", "bob")):
+    """A mixture at given parameters, with a flip rate for each of two annotators."""
+    links = sb.Links.from_pairs([(0, 1), (2, 49)], [True, False], 1.0, len(X), group=group)
+    params = {
+        "weights": np.full(3, 1 / 3),
+        "mean": MEANS + 0.3 * np.arange(3)[:, None],
+        "covariance": np.tile(np.eye(4), (3, 1, 1)),
+        "flip_rate": np.array([0.1, 0.4]) if len(set(group)) > 1 else np.array(0.1),
+    }
+    options = {"num_clusters": 3, "reading": "relation", "flip_rate": "learned"}
+    return sb.fit("ppc", X, links, engine=at_one(params), progress=False, **options)
+
+
+def tied(prob, rate):
+    """Label probabilities of two points whose must-link is wrong at a rate."""
+    first, second = prob
+    odds = (1 - rate) / rate
+    one, other = (p * (1 + (odds - 1) * q) for p, q in ((first, second), (second, first)))
+    return np.stack([one / one.sum(), other / other.sum()])
+
+
+def test_new_links_go_by_the_names_of_those_who_stated_them(tmp_path):
+    fit, new = told_by_two(), X[[20, 40]]
+    fit.save(tmp_path / "fit.nc")
+    for one in (fit, sb.load(tmp_path / "fit.nc", engine=fit.config)):
+        prob = one.predict_proba(new)
+        for who, rate in (("ann", 0.1), ("bob", 0.4)):  # bob alone is the first in order there
+            links = sb.Links.from_pairs([(0, 1)], True, 2.0, group=[who])
+            np.testing.assert_allclose(one.predict_proba(new, links), tied(prob, rate), rtol=1e-6)
+        none = sb.Links.empty(2)
+        np.testing.assert_allclose(one.predict_proba(new, none), prob, rtol=1e-6)
+        with pytest.warns(sb.SideBayesWarning, match="log_prob leaves out links"):
+            np.testing.assert_array_equal(one.log_prob(new, links), one.log_prob(new))
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (["eve"], r"links\[0\] is of the group 'eve', and flip rates .* ann, bob alone; leave"),
+        ([0], r"links\[0\] is of the group 0, and flip rates"),
+        (None, "links do not say who stated them, and flip rates .* ann, bob alone; pass"),
+    ],
+)
+def test_new_links_of_others_have_no_rate(group, message):
+    links = sb.Links.from_pairs([(0, 1)], True, 2.0, group=group)
+    with pytest.raises(ValueError, match=message):
+        told_by_two().predict_proba(X[[20, 40]], links)
+
+
+def test_links_of_one_rate_need_no_name():
+    fit, new = told_by_two(("ann", "ann")), X[[20, 40]]
+    expected = tied(fit.predict_proba(new), 0.1)
+    for group in (None, ["ann"]):
+        links = sb.Links.from_pairs([(0, 1)], True, 2.0, group=group)
+        np.testing.assert_allclose(fit.predict_proba(new, links), expected, rtol=1e-6)
+
+
+def test_links_that_change_no_label_of_new_rows_are_said_to():
+    params = {"weights": np.full(3, 1 / 3), "mean": MEANS, "covariance": np.eye(4)}
+    fit = sb.fit("constraint_fit", X, num_clusters=3, engine=at_one(params), progress=False)
+    with pytest.warns(sb.SideBayesWarning, match="links among new points do not change their"):
+        fit.predict(X[[0, 49]], sb.Links.must_link([(0, 1)]))
 
 
 @pytest.fixture(scope="module")

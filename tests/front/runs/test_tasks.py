@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from functools import partial
 
@@ -97,6 +98,21 @@ def test_an_error_names_the_task(n_jobs):
         run(None, n_jobs, fails)
     assert caught.value.__notes__ == ["tried: number 2"]
     assert set(caught.value.params) == {"mean"}
+
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("shared", "what"),
+    [
+        ([lambda number: (LOCK, number), lambda number: number], "the function '<lambda>' uses"),
+        ([lambda number: number, LOCK], "the arguments hold"),
+    ],
+)
+def test_what_cannot_be_sent_is_named(shared, what):
+    with pytest.raises(TypeError, match=f"{what} what cannot be sent: .*lock.*Leave n_jobs"):
+        run(shared, 2, returns)
 
 
 @pytest.mark.parametrize("wrong", [0, 1.5, "all", 10**6])
