@@ -44,8 +44,8 @@ from .gaussian_starts import moments_of_partitions, scattered_moments
 from .gaussians.gaussian import Gaussian, IndependentNormals
 from .gaussians.gaussian_stats import Moments, gaussian_pass, weighted_moments
 from .gaussians.linked_pass import linked_pass
+from .gaussians.single_values import say_single_values, single_value_excess
 from .shift_prior import ComponentPriors
-from .single_values import say_single_values, single_value_excess
 
 __all__ = ["COVARIANCES", "GaussianComponents"]
 

@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
-from sidebayes.models.blocks.components.single_values import say_single_values, single_value_excess
+from sidebayes.models.blocks.components.gaussians.single_values import (
+    say_single_values,
+    single_value_excess,
+)
 
 import sidebayes as sb
 
