@@ -138,7 +138,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         model = clustering_model(self.method, self.options)
         most = sys.maxsize if signature_of(model).truncates else len(x)
         check_num_clusters(self.n_clusters, most, "n_clusters")
-        if None not in (links, self.links) and links is not self.links:
+        if links is not None and self.links is not None and links is not self.links:
             raise ValueError(
                 "links are given to fit, and others to the constructor; give them in one place, "
                 "both together as one + other"

@@ -321,7 +321,7 @@ def test_a_choice_counts_the_starts_that_led_to_its_mode():
         ({"source_labels": None, "source": None}, "source_labels is missing: .*pass source_x and"),
         ({"strength": 3.0}, "takes no strength; .* pass them as strengths"),
         ({"strengths": 10.0}, r"strengths = 10.0; pass several numbers, such as \(1.0, 10.0\)"),
-        ({"strengths": np.array(10.0)}, "strengths = array.*; pass several numbers"),
+        ({"strengths": np.array(10.0)}, "strengths = 10.0; pass several numbers"),
         ({"strengths": ()}, "strengths is empty; give one at least"),
         ({"truth": [0, 1], "source": None}, r"takes no truth; score choice.fit.classes\(\)"),
         ({"shiftt": "flat", "source": None}, r"no option 'shiftt' \(did you mean 'shift'\?\)"),

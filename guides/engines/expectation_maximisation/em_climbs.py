@@ -116,7 +116,7 @@ def result(
     lost = np.array([c is not None for c in collapsed]) | (code == BROKEN)
     sound = np.isfinite(value) & ~lost
     wanted = sound if sound.any() else np.isfinite(value)
-    excess, places = doubted(problem, points, wanted)
+    excess, places = doubted(problem, points, sound)
     worth = _worth(state, rank)
     best = ends.best(worth - excess, wanted)
     if not sound.any():
