@@ -66,10 +66,9 @@ def _of_run(fit: Fitted) -> tuple[str, str]:
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
     noted = [*json.loads(info.get("remarks", "[]")), *_points(fit), *_undefined(fit)]
-    if info["converged"]:  # otherwise, clusters may still fill
-        noted += [*_empty(fit), *_lone(fit)]
-    if not info["converged"]:  # remarks come first, as they may say why it did not end
+    if not info["converged"]:  # remarks come first, as they may say why; clusters may still fill
         return "bad", f"{'. '.join([*noted, message])}."
+    noted += [*_empty(fit), *_lone(fit)]
     message = ". ".join([message, *noted])
     stats = fit.tree["sample_stats"]
     for judged in (_chains, _end, _twins, _arbitrary, _starts):

@@ -12,13 +12,7 @@ from sidebayes.common.arrays import is_traced
 if TYPE_CHECKING:  # it imports scikit-learn, which pictures do without
     from .gaussian_prior import GaussianPrior
 
-__all__ = [
-    "MANY",
-    "few_points",
-    "held_by_gaussian_prior",
-    "held_by_prior",
-    "lone_clusters",
-]
+__all__ = ["MANY", "few_points", "held_by_gaussian_prior", "held_by_prior", "lone_clusters"]
 
 MANY = 10
 """Average number of points per cluster from which on the verdict itself reports one-point clusters."""

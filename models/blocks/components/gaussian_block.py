@@ -34,11 +34,7 @@ from ..mixtures.data_units import (
 )
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
-from .few_points import (
-    few_points,
-    held_by_gaussian_prior,
-    lone_clusters,
-)
+from .few_points import few_points, held_by_gaussian_prior, lone_clusters
 from .gaussian_prior import GaussianPrior
 from .gaussian_starts import moments_of_partitions, scattered_moments
 from .gaussians.gaussian import Gaussian, IndependentNormals

@@ -260,9 +260,11 @@ def stated_links(run: Run) -> list[str]:
 def warn_of_idle_links(run: Run) -> None:
     """Warn of links among new points that change nothing."""
     stated = stated_links(run)
+    if not stated:
+        return
     with run.precision:
-        idle = [name for name in stated and idle_links(run.problem) if name in stated]
-    for name in idle:
+        idle = idle_links(run.problem)
+    for name in (one for one in stated if one in idle):
         warn_user(
             f"{run.method}: {name} among new points do not change their labels, each of which depends on "
             f"the row and the parameters alone; leave {name} out"

@@ -46,7 +46,8 @@ def single_value_excess(table: NDArray, mean: NDArray, covariance: NDArray) -> N
     offset = rows[:, None] - mean
     if covariance.ndim == 3:
         deviation = np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-        scaled = np.linalg.solve(covariance, offset[..., None])[..., 0]
+        by_cluster = np.linalg.solve(covariance, np.moveaxis(offset, 0, -1))
+        scaled = np.moveaxis(by_cluster, -1, 0)
         log_det = np.linalg.slogdet(covariance)[1]
     else:
         deviation, scaled = np.sqrt(covariance), offset / covariance
