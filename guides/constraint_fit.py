@@ -218,11 +218,17 @@ def choose_strength(
     progress: bool = True,
     **options: Any,
 ) -> StrengthChoice:
-    r"""Choose the price of a link under which the fewest held-out links are broken.
+    r"""Choose the lowest price of a link under which hardly more held-out links are broken than need be.
 
     Prices rise from 0.1 by factors of :math:`\sqrt{10}` until the best one has not been improved on for
-    `patience` steps. Ties go to the price that breaks fewer of the fitted links, then to the lower
-    price. Prices up to one nat per point that are too low to change any link do not count as steps.
+    `patience` steps. The best price breaks the fewest held-out links; ties go to the price that breaks
+    fewer of the fitted links, then to the lower price. The lowest price that breaks at most one standard
+    error more is taken (Breiman et al. 1984, section 3.4.3): where links are wrong, the thesis' choice,
+    the best price, is often one of very high prices that break a link or two fewer by chance, and ruin
+    the clusters. The standard error is that of the difference, the square root of the number of held-out
+    links that one price breaks and the other keeps.
+
+    Prices up to one nat per point that are too low to change any link do not count as steps.
     (They do in the thesis, whose path can then end too early.) Half of the links are held out. With
     fewer than ``6 * num_clusters`` links, three per cluster are fitted and three per cluster held out,
     and the two sets overlap; with fewer than ``3 * num_clusters`` all links serve as both. All links
@@ -261,7 +267,8 @@ def choose_strength(
 
     References
     ----------
-    Law (2006), section 5.6.2.2.
+    Law (2006), section 5.6.2.2. Breiman, Friedman, Olshen and Stone (1984), *Classification and
+    Regression Trees*, Wadsworth.
     """
     if not isinstance(links, Links):
         raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")
@@ -313,7 +320,8 @@ def choose_strength(
             advance(1, f"{strength:.3g} nats, {tried[-1][0]} held-out links broken")
             if tried[-1][1] and strength < len(data) and np.array_equal(found[-1], found[0]):
                 idle = len(tried) - 1
-        strength = tried[best][2]
+        chosen = _lowest(np.array(found[: best + 1]), held_out, held_in)
+        strength = tried[chosen][2]
         if len({one[:2] for one in tried}) == 1:
             warn_user(
                 f"all prices from {tried[0][2]:.3g} to {tried[-1][2]:.3g} nats break the same numbers of "
@@ -322,12 +330,12 @@ def choose_strength(
             )
         of_all = broken_at(np.full(len(links), strength))
     # all links are given to be kept: they yield only to a fit that breaks fewer of them
-    keep = held_in | (of_all.sum() <= found[best].sum())
+    keep = held_in | (of_all.sum() <= found[chosen].sum())
     if not keep.all():
         warn_user(
             f"choice.links lacks the {counted((~keep).sum(), 'link')} that were held out: a fit to all "
             f"{len(links)} links at {strength:.3g} nats breaks {of_all.sum()} of them, and one without those "
-            f"held out {found[best].sum()}; to keep all, fit links.with_strength(choice.strength)"
+            f"held out {found[chosen].sum()}; to keep all, fit links.with_strength(choice.strength)"
         )
     table = np.array(tried)
     broken = table[:, :2].astype(np.int64)
@@ -349,6 +357,19 @@ def _split(
     size = num_links if num_links < least else max(least, num_links // 2)
     order = np.random.default_rng(seed).permutation(num_links)
     return order[:size], order[num_links - size :]
+
+
+def _lowest(
+    broken: NDArray[np.bool_], held_out: NDArray[np.int64], held_in: NDArray[np.bool_]
+) -> int:
+    """Return the first row that breaks at most one standard error more held-out links than the last.
+
+    Links that are fitted as well are no sample of others, and add nothing to the standard error.
+    """
+    differ = broken != broken[-1]
+    excess = broken[:, held_out].sum(axis=1) - broken[-1, held_out].sum()
+    error = np.sqrt(differ[:, held_out[~held_in[held_out]]].sum(axis=1))
+    return int(np.argmax(excess <= error))
 
 
 def _labels(problem: Problem, params: Mapping[str, NDArray]) -> NDArray[np.int64]:

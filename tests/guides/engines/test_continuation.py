@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sidebayes.diagnostics.trust.scores import accuracy, f_score, violated_links
-from sidebayes.guides.constraint_fit import _own_temperature, _split
+from sidebayes.guides.constraint_fit import _lowest, _own_temperature, _split
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.optimisers.optimise import MAP
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -161,6 +161,22 @@ def test_choice_of_the_price(clouds):
     )
     broken = violated_links(found.labels(), links.pairs, links.weights)
     assert broken <= choice.held_out[best] + choice.trained[best]
+
+
+@pytest.mark.parametrize(
+    ("kept", "fitted", "lowest"),
+    [
+        (1, 6, 0),  # one link of six is no more than chance
+        (3, 6, 1),
+        (1, 12, 1),  # no link is held out from the fit
+    ],
+)
+def test_the_lowest_price_is_taken_that_breaks_hardly_more(kept, fitted, lowest):
+    """One standard error of the difference is the square root of the links that differ."""
+    broken = np.zeros((3, 12), bool)
+    broken[0, 6 : 6 + kept] = True
+    held_in = np.arange(12) < fitted
+    assert _lowest(broken, np.arange(6, 12), held_in) == lowest
 
 
 def test_path_of_prices_with_three_clusters():
