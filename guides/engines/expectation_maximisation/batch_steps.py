@@ -21,7 +21,15 @@ from ..problem.declared import collapsed_sites
 from ..problem.density import deterministics, site_log_prob, trace_model
 from ..steps.updates import Plan, block_of, maximised, updated
 
-__all__ = ["blocks_given", "expect", "log_densities", "maximise", "run_step", "tied_mixture"]
+__all__ = [
+    "blocks_given",
+    "expect",
+    "extrapolated",
+    "log_densities",
+    "maximise",
+    "run_step",
+    "tied_mixture",
+]
 
 
 def expect(
@@ -137,6 +145,29 @@ def maximise(
         return block.update(statistics[number], sources)
 
     return updated(problem, plan, params, linked, found, maximised)
+
+
+def extrapolated(first: tuple, second: tuple, third: tuple, reach: float) -> tuple[tuple, float]:
+    """Return statistics extrapolated from three in a row of EM's, by a squared step, and its length.
+
+    The length is that of scheme S3 of Varadhan and Roland, at least 1, which leads to the third, and at most
+    `reach`. Differences are relative to the largest entry of an array.
+
+    References
+    ----------
+    Varadhan and Roland (2008), Scand. J. Stat. 35, 335-353, doi:10.1111/j.1467-9469.2007.00585.x.
+    """
+    scale = jax.tree.map(lambda leaf: np.max(np.abs(leaf), initial=0.0) or 1.0, second)
+
+    def length(step: tuple) -> float:
+        squares = jax.tree.map(lambda leaf, size: np.square(leaf / size).sum(), step, scale)
+        return float(np.sqrt(sum(jax.tree.leaves(squares))))
+
+    step, last = (jax.tree.map(np.subtract, *ends) for ends in ((second, first), (third, second)))
+    bend = jax.tree.map(np.subtract, last, step)
+    times = min(max(length(step) / (length(bend) or np.inf), 1.0), reach)
+    leap = jax.tree.map(lambda s, r, v: s + 2 * times * r + times**2 * v, first, step, bend)
+    return leap, times
 
 
 def run_step(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -21,10 +22,11 @@ from ..plumbing.progress import progress_bar
 from ..problem.causes import remedy
 from ..problem.declared import finite_mixtures
 from ..problem.density import abstract_trace, as_numpy
+from ..steps.climbs import allowance, at_rest
 from ..steps.starts import starting_point
 from ..steps.update_checks import check_updates
 from .batch_data import BatchData
-from .batch_steps import expect, maximise, run_step
+from .batch_steps import expect, extrapolated, maximise, run_step
 from .em import EM
 from .streamed_data import StreamedData, StreamedTable
 
@@ -39,14 +41,60 @@ _AGAIN = EM(num_restarts=1, max_steps=50)
 _OVERFITTED = 2
 """Rise of such a climb, in nats per entry of the parameters, that is put down to chance in the sample."""
 
+_COARSE, _EPOCHS = 1e-4, 10
+"""Gain of an epoch, relative to one plus the size of the log joint, below which EM takes over, and number of
+epochs after which it does so in any case, as where the order of the rows keeps the parameters moving."""
+
+_FARTHER = 4
+"""Factor between the lengths of extrapolated steps."""
+
+_LOW = np.asarray(-np.inf)
+
 _LOST = (
     "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; take "
     "larger batches, or "
 )
 
 
+class _Passes(NamedTuple):
+    """State of EM by passes over all rows.
+
+    Attributes
+    ----------
+    number : ndarray of int, shape ()
+        Number of passes; -1 before it takes over from the epochs.
+    earlier, latest : tuple
+        Statistics that preceded those of the parameters, and those of the last pass.
+    value, gain : ndarray, shape ()
+        Log joint at the last pass, and its gain if EM made a plain step there; infinite otherwise.
+    least : ndarray, shape ()
+        Log joint that an extrapolated step has to reach.
+    reach : ndarray, shape ()
+        Maximum length of extrapolated steps, in plain steps: four times as long after one that
+        succeeds, a quarter after one that is taken back.
+    best : dict of ndarray
+        Parameters of the highest log joint, `highest`.
+    settled : ndarray of bool, shape ()
+    """
+
+    number: NDArray
+    earlier: tuple
+    latest: tuple
+    value: NDArray
+    gain: NDArray
+    least: NDArray
+    reach: NDArray
+    best: dict[str, NDArray]
+    highest: NDArray
+    settled: NDArray
+
+
 class _Walk(NamedTuple):
-    """State of a run, as arrays on the host."""
+    """State of a run, as arrays on the host.
+
+    `params` are the mode given `statistics`; `epoch` and `value` are sums over the batches that were visited
+    in the present epoch or pass.
+    """
 
     visited: NDArray
     params: dict[str, NDArray]
@@ -54,6 +102,7 @@ class _Walk(NamedTuple):
     epoch: tuple
     value: NDArray
     history: NDArray
+    passes: _Passes
 
 
 @dataclass(frozen=True)
@@ -65,38 +114,41 @@ class StochasticEM(KeptEngine):
 
     .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
 
-    and the closed-form M-step follows. An epoch visits every connected set once. The sum of the
-    batches' statistics of the last epoch gives the result, which is EM's fixed point up to how far
-    the parameters moved in that epoch. The data may be a NumPy memmap, which is read one batch at a
-    time, or a table on disk (`sidebayes.scan`). Blocks from all over such a table are read
-    together, and their rows are mixed. If these are not the whole table, its order may still affect
-    the result; EM on a sample of the rows then shows whether it did.
+    and the closed-form M-step follows. An epoch visits every connected set once. Steps shrink, so
+    that epochs soon gain little even far from the mode. EM then takes over: every further epoch is
+    one E-step over all batches and one M-step, with extrapolated statistics (SQUAREM, scheme S3) in
+    every other of them. The result is a fixed point of EM. The data may be a NumPy memmap, which is
+    read one batch at a time, or a table on disk (`sidebayes.scan`). Blocks from all over such a table
+    are read together, and their rows are mixed. If these are not the whole table, its order may
+    still affect which mode is found; EM on a sample of the rows then shows whether it did.
 
     Parameters
     ----------
     batch_size : int
         Approximate number of points in a batch; connected sets are never cut.
     max_epochs : int
-        Maximum number of passes over the data.
+        Maximum number of passes over the data, of both kinds.
     decay : float
         :math:`\alpha`, above 0.5 and at most 1; the larger it is, the sooner the steps shrink.
     tol : float
-        Stop when the log joint density, as summed over an epoch, rises by less than `tol` times one
-        plus its absolute value.
+        Stop when all further passes of EM together would raise the log joint by less than `tol` times
+        one plus its absolute value, which counts as at most a million, if gains keep falling at the
+        present rate.
     final_pass : bool
-        Compute the log joint density of all the data at the result. Without it, the sum over the last
-        epoch is reported.
+        Compute the log joint density of all the data at the result if `max_epochs` ends the run before
+        EM takes over. Without it, the sum over the last epoch is reported.
 
     References
     ----------
     Cappe and Moulines (2009), J. R. Stat. Soc. B 71, 593-613,
-    doi:10.1111/j.1467-9868.2009.00698.x; Liang and Klein (2009), NAACL, 611-619.
+    doi:10.1111/j.1467-9868.2009.00698.x; Liang and Klein (2009), NAACL, 611-619; extrapolation: Varadhan
+    and Roland (2008), Scand. J. Stat. 35, 335-353, doi:10.1111/j.1467-9469.2007.00585.x.
     """
 
     batch_size: Count = 1000
-    max_epochs: Count = 20
+    max_epochs: Count = 200
     decay: Annotated[float, Range(above=0.5, most=1)] = 0.6
-    tol: NonNegative = 1e-4
+    tol: NonNegative = 1e-7
     final_pass: bool = True
     name: ClassVar[str] = "stochastic_em"
     gives_point: ClassVar[bool] = True
@@ -138,20 +190,21 @@ class StochasticEM(KeptEngine):
             check_updates(some, data.plan, start, clock)
             with progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance:
                 walk, order = keep.restore(self._begin(data, start)), None
-                while walk.visited < self.max_epochs * number and not self._settled(walk, number):
+                while walk.visited < self.max_epochs * number and not walk.passes.settled:
                     epoch, at = divmod(int(walk.visited), number)
                     if order is None or not at:
                         order = data.order(seed, epoch)
                     before, walk = walk, self._step(data, walk, int(order[at]), clock)
-                    if not np.isfinite(walk.history[epoch]):
+                    pending = np.isfinite(before.passes.least)  # an extrapolation, to be taken back
+                    if not (pending or np.isfinite(walk.history[epoch])):
                         raise FitError(_LOST + remedy(some), before.params)
                     keep.offer(walk)
                     advance(1, f"epoch {epoch + 1}")
                 values, seen = self._finish(data, walk, clock)
                 if not np.isfinite(seen):
                     raise FitError(_LOST + remedy(some), walk.params)
-                settled = self._settled(walk, number)
-                moved = settled and not data.is_mixed and _is_low(some, start, values)
+                converged = bool(walk.passes.settled)
+                moved = converged and not data.is_mixed and _is_low(some, start, values)
         found = self._result(data, walk, as_numpy(values), seen, clock.seconds, moved)
         return replace(found, remarks=tuple(self._doubts(data, some)))
 
@@ -172,40 +225,91 @@ class StochasticEM(KeptEngine):
         shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *_load(data, 0))
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
         history = np.full(self.max_epochs, np.nan)
-        return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
+        best = as_numpy(start)
+        passes = _Passes(
+            number=np.asarray(-1),
+            earlier=zeros,
+            latest=zeros,
+            value=_LOW,
+            gain=-_LOW,
+            least=_LOW,
+            reach=np.asarray(float(_FARTHER)),
+            best=best,
+            highest=_LOW,
+            settled=np.asarray(False),
+        )
+        return _Walk(np.asarray(0), best, zeros, zeros, np.asarray(0.0), history, passes)
 
     def _step(self, data: BatchData | StreamedData, walk: _Walk, batch: int, clock: Clock) -> _Walk:
-        """Process one batch: E-step, running averages, M-step."""
+        """Process one batch: E-step and, before EM takes over, running averages and M-step."""
         value, log_prior, new, _ = _expected(data, walk.params, batch, clock)
         epoch, at = divmod(int(walk.visited), len(data))
-        rate = (int(walk.visited) + 1.0) ** -self.decay
-        statistics = jax.tree.map(
-            lambda s, n: (1 - rate) * s + rate / data.share(batch) * n, walk.statistics, new
-        )
         seen = np.asarray(value + (walk.value if at else 0.0))
         history = walk.history.copy()
         history[epoch] = seen + log_prior
-        return _Walk(
+        visited = walk._replace(
             visited=walk.visited + 1,
-            params=_maximised(data, walk.params, statistics, clock),
-            statistics=statistics,
             epoch=jax.tree.map(lambda sum, n: n + (sum if at else 0.0), walk.epoch, new),
             value=seen,
             history=history,
         )
+        if walk.passes.number >= 0:
+            return self._passed(data, visited, clock) if at == len(data) - 1 else visited
+        if _takes_over(visited, len(data)):
+            passes = walk.passes._replace(number=np.asarray(0))
+            return _at(data, visited._replace(passes=passes), visited.epoch, clock)
+        rate = (int(walk.visited) + 1.0) ** -self.decay
+        averages = jax.tree.map(
+            lambda s, n: (1 - rate) * s + rate / data.share(batch) * n, walk.statistics, new
+        )
+        return _at(data, visited, averages, clock)
 
-    def _settled(self, walk: _Walk, number: int) -> bool:
-        """Return whether the last of at least two whole epochs gained next to nothing."""
-        epochs, rest = divmod(int(walk.visited), number)
-        if rest or epochs < 2:
-            return False
-        last, now = walk.history[epochs - 2 : epochs]
-        return bool(abs(now - last) <= self.tol * (1 + abs(now)))
+    def _passed(self, data: BatchData | StreamedData, walk: _Walk, clock: Clock) -> _Walk:
+        """Return the state after a pass over all rows: at a plain step of EM, or an extrapolated one.
+
+        The gains of two plain steps in a row tell how much is left. The second is made only where the first
+        has a small gain; elsewhere statistics are extrapolated, and taken back if the log joint falls.
+        """
+        passes, latest = walk.passes, walk.epoch
+        epoch = int(walk.visited) // len(data) - 1
+        value = walk.history[epoch]
+        passes = passes._replace(number=passes.number + 1)
+        if not value >= passes.least:
+            history = walk.history.copy()
+            history[epoch] = passes.least
+            reach = np.maximum(passes.reach / _FARTHER**2, 1.0)  # it was raised before the step
+            passes = passes._replace(value=passes.least, least=_LOW, reach=reach)
+            return _at(data, walk._replace(history=history, passes=passes), passes.latest, clock)
+        passes = passes._replace(best=walk.params, highest=value, least=_LOW)
+        if not np.isfinite(passes.value):  # no plain step led here
+            passes = passes._replace(value=value, gain=-_LOW, earlier=walk.statistics)
+            return _at(data, walk._replace(passes=passes), latest, clock)
+        last, gain_before = jnp.asarray(passes.value), jnp.asarray(passes.gain)
+        settled, gain = map(np.asarray, at_rest(value, last, gain_before, self.tol))
+        if settled:
+            return walk._replace(passes=passes._replace(settled=settled))
+        is_first = not np.isfinite(passes.gain)
+        if is_first and abs(gain) <= allowance(value, self.tol):
+            passes = passes._replace(value=value, gain=gain, earlier=walk.statistics)
+            return _at(data, walk._replace(passes=passes), latest, clock)
+        leap, length = extrapolated(passes.earlier, walk.statistics, latest, float(passes.reach))
+        passes = passes._replace(
+            value=_LOW,
+            gain=gain,
+            least=value,
+            reach=np.asarray(_FARTHER * length),
+            earlier=walk.statistics,
+            latest=latest,
+        )
+        return _at(data, walk._replace(passes=passes), leap, clock)
 
     def _finish(
         self, data: BatchData | StreamedData, walk: _Walk, clock: Clock
     ) -> tuple[dict[str, NDArray], float]:
-        """Return parameters by the last epoch's statistics, and the log joint there, or that of the epoch."""
+        """Return the result and its log joint: EM's highest, or of the last epoch's statistics before EM."""
+        if np.isfinite(walk.passes.highest):
+            *_, sites = _expected(data, walk.passes.best, 0, clock)
+            return walk.passes.best | sites, float(walk.passes.highest)
         params = _maximised(data, walk.params, walk.epoch, clock)
         total = 0.0
         for number in data.order(0, None)[: None if self.final_pass else 1]:
@@ -224,15 +328,17 @@ class StochasticEM(KeptEngine):
         seconds: dict[str, float],
         moved: bool,
     ) -> EngineResult:
-        number = len(data)
-        converged = self._settled(walk, number) and not moved
+        number, passes = len(data), walk.passes
+        converged = bool(passes.settled) and not moved
         epochs = -(-int(walk.visited) // number)
-        what = "log joint" if self.final_pass else "log joint on the way"
+        is_exact = self.final_pass or np.isfinite(passes.highest)
+        what = "log joint" if is_exact else "log joint on the way"
         message = (
-            f"stochastic EM converged in {epochs} epochs of {number} batches; {what} {seen:.6g}"
+            f"stochastic EM converged in {epochs} epochs of {number} batches, of which the last "
+            f"{passes.number} were steps of EM; {what} {seen:.6g}"
             if converged
-            else f"stochastic EM stopped at max_epochs={self.max_epochs}, {what} {seen:.6g}, before the "
-            f"gain of an epoch fell below tol={self.tol}; raise max_epochs or loosen tol"
+            else f"stochastic EM stopped at max_epochs={self.max_epochs} with more than tol={self.tol} to "
+            f"gain, {what} {seen:.6g}; raise max_epochs or loosen tol"
         )
         if moved:
             message = (
@@ -243,15 +349,31 @@ class StochasticEM(KeptEngine):
         elif not (converged or data.is_mixed):
             message += ", and shuffle the rows of the table if they are sorted"
         history = walk.history[:epochs]
+        is_above = is_exact and not np.isfinite(passes.highest)
         return EngineResult(
             engine=self.name,
             draws={name: value[None, None] for name, value in values.items()},
             sample_stats={"lp": np.asarray([[seen]])},
-            objective=np.append(history, seen)[None] if self.final_pass else history[None],
+            objective=np.append(history, seen)[None] if is_above else history[None],
             status=Status(converged, message),
             seconds=seconds,
             approximate=data.approximate,
         )
+
+
+def _takes_over(walk: _Walk, number: int) -> bool:
+    """Return whether the last of at least two epochs gained next to nothing, or was the tenth."""
+    epochs, rest = divmod(int(walk.visited), number)
+    if rest or epochs < 2:
+        return False
+    last, now = walk.history[epochs - 2 : epochs]
+    return bool(epochs >= _EPOCHS or abs(now - last) <= _COARSE * (1 + abs(now)))
+
+
+def _at(data: BatchData | StreamedData, walk: _Walk, statistics: tuple, clock: Clock) -> _Walk:
+    """Return the state at the mode given these statistics."""
+    params = _maximised(data, walk.params, statistics, clock)
+    return walk._replace(params=params, statistics=statistics)
 
 
 def _prepared(problem: Problem, batch_size: int, seed: int) -> BatchData | StreamedData:

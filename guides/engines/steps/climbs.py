@@ -19,6 +19,7 @@ __all__ = [
     "CUT",
     "SETTLED",
     "STALLED",
+    "allowance",
     "at_rest",
     "climbed",
     "history_length",
@@ -58,6 +59,11 @@ def stop_code(
     return jnp.where(broken, BROKEN, jnp.where(settled, SETTLED, code))
 
 
+def allowance(value: Array, tol: ArrayLike) -> Array:
+    """Return the gain, in nats, that may be left; see `at_rest`."""
+    return jnp.asarray(tol) * jnp.minimum(1 + jnp.abs(value), _MOST)
+
+
 def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tuple[Array, Array]:
     """Return whether steps with decreasing gains have little left to gain, and the gain of the last step.
 
@@ -77,13 +83,12 @@ def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tu
     Böhning, Dietz, Schaub, Schlattmann and Lindsay (1994), Ann. Inst. Stat. Math. 46, 373-388,
     doi:10.1007/BF01720593.
     """
-    gain, size = value - last, 1 + jnp.abs(value)
+    gain = value - last
     ratio = gain / gain_before
     ahead = jnp.where(ratio < 1, gain * ratio / (1 - ratio), jnp.inf)
     ahead = jnp.where(jnp.isfinite(gain_before), ahead, jnp.inf)
     most = jnp.maximum(jnp.abs(gain), jnp.abs(ahead))
-    near = most <= tol * jnp.minimum(size, _MOST)
-    return near | (jnp.abs(gain) <= rounding_of(value)), gain
+    return (most <= allowance(value, tol)) | (jnp.abs(gain) <= rounding_of(value)), gain
 
 
 def is_little(gain: Array, value: Array, tol: ArrayLike) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 from jax.typing import ArrayLike
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.batch_data import BatchData, chunk_moments
+from sidebayes.guides.engines.expectation_maximisation.batch_steps import extrapolated
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.expectation_maximisation.stochastic_em import (
     StochasticEM,
@@ -90,6 +92,35 @@ def test_reaches_the_fixed_point_of_em(mode, found):
         np.testing.assert_allclose(value[order], mode.params[name][truth], atol=0.01)
     assert found.objective[0, -1] == found.sample_stats["lp"]
     assert found.draws["mean"].shape == (1, 1, 2, 2)
+
+
+def test_a_slow_climb_is_not_cut_short():
+    """Overlapping clusters: epochs gain little long before the mode, where EM takes over."""
+    rng = np.random.default_rng(1)
+    rows = (
+        rng.normal(size=(4000, 2)) * 1.5 + rng.normal(size=(2, 2))[rng.integers(2, size=4000)] * 2
+    )
+    given = Problem(gmm, (jnp.asarray(rows),), {"num_clusters": 2})
+    ended = StochasticEM(batch_size=400).run(given, progress=False)
+    assert ended.status.converged
+    assert "steps of EM" in ended.status.message
+    climb = EM(num_restarts=1).run(given, init=ended, progress=False)
+    assert climb.sample_stats["lp"] - ended.sample_stats["lp"] < 0.05
+    of_em = np.diff(ended.objective[0, 3:])
+    assert of_em.min() > -1e-6  # steps that go down are taken back
+
+
+def test_extrapolation_finds_the_limit_of_equal_rates():
+    """Of statistics that approach their limit by the same factor; within reach, and no shorter than EM."""
+    limit, apart = (np.array([2.0, 5.0]), np.array(3.0)), (np.array([0.4, -1.0]), np.array(0.2))
+    path = [jax.tree.map(lambda a, b, k=k: a + 0.9**k * b, limit, apart) for k in range(3)]
+    leap, length = extrapolated(*path, 100.0)
+    assert length == pytest.approx(10.0)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10), leap, limit)
+    for reach in (4.0, 1.0):
+        leap, length = extrapolated(*path, reach)
+        assert length == reach
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12), leap, path[2])
 
 
 def families(
