@@ -329,12 +329,13 @@ class StochasticEM(KeptEngine):
         moved: bool,
     ) -> EngineResult:
         number, passes = len(data), walk.passes
+        batches = "1 batch" if number == 1 else f"{number} batches"
         converged = bool(passes.settled) and not moved
         epochs = -(-int(walk.visited) // number)
         is_exact = self.final_pass or np.isfinite(passes.highest)
         what = "log joint" if is_exact else "log joint on the way"
         message = (
-            f"stochastic EM converged in {epochs} epochs of {number} batches, of which the last "
+            f"stochastic EM converged in {epochs} epochs of {batches}, of which the last "
             f"{passes.number} were steps of EM; {what} {seen:.6g}"
             if converged
             else f"stochastic EM stopped at max_epochs={self.max_epochs} with more than tol={self.tol} to "
@@ -342,7 +343,7 @@ class StochasticEM(KeptEngine):
         )
         if moved:
             message = (
-                f"stochastic EM did not converge in {epochs} epochs of {number} batches; {what} {seen:.6g}: "
+                f"stochastic EM did not converge in {epochs} epochs of {batches}; {what} {seen:.6g}: "
                 "EM on a sample of the rows gets higher, so that the rows seem to be sorted and their order "
                 "moves the result; shuffle the rows of the table, or lower tol if they have no order"
             )
