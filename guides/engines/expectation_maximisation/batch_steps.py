@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Batched, Observation, OnePassOfBatches, Updatable
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
@@ -19,9 +20,12 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..problem.declared import collapsed_sites
 from ..problem.density import deterministics, site_log_prob, trace_model
+from ..steps.climbs import allowance, at_rest
 from ..steps.updates import Plan, block_of, maximised, updated
 
 __all__ = [
+    "Passes",
+    "after_pass",
     "blocks_given",
     "expect",
     "extrapolated",
@@ -30,6 +34,11 @@ __all__ = [
     "run_step",
     "tied_mixture",
 ]
+
+_FARTHER = 4.0
+"""Factor between the lengths of extrapolated steps."""
+
+_LOW = np.asarray(-np.inf)
 
 
 def expect(
@@ -145,6 +154,101 @@ def maximise(
         return block.update(statistics[number], sources)
 
     return updated(problem, plan, params, linked, found, maximised)
+
+
+class Passes(NamedTuple):
+    """State of EM by passes over all rows, as arrays on the host.
+
+    Attributes
+    ----------
+    number : ndarray of int, shape ()
+        Number of passes; -1 before EM takes over from the epochs.
+    earlier, latest : tuple
+        Statistics that preceded those of the parameters, and those of the last pass.
+    value, gain : ndarray, shape ()
+        Log joint at the last pass, minus infinity if no plain step led on from there; and its gain by a plain
+        step, or infinity.
+    least : ndarray, shape ()
+        Log joint that an extrapolated step has to reach.
+    reach : ndarray, shape ()
+        Maximum length of extrapolated steps, in plain steps: four times the length of one that
+        succeeds, a quarter of one that is taken back.
+    best : dict of ndarray
+        Parameters of the last pass that was kept, whose log joint is `highest`.
+    settled : ndarray of bool, shape ()
+    """
+
+    number: NDArray
+    earlier: tuple
+    latest: tuple
+    value: NDArray
+    gain: NDArray
+    least: NDArray
+    reach: NDArray
+    best: dict[str, NDArray]
+    highest: NDArray
+    settled: NDArray
+
+    @classmethod
+    def none(cls, start: dict[str, NDArray], zeros: tuple) -> Passes:
+        """Return the state before EM takes over, with the shapes of parameters and statistics."""
+        return cls(
+            number=np.asarray(-1),
+            earlier=zeros,
+            latest=zeros,
+            value=_LOW,
+            gain=-_LOW,
+            least=_LOW,
+            reach=np.asarray(_FARTHER),
+            best=start,
+            highest=_LOW,
+            settled=np.asarray(False),
+        )
+
+
+def after_pass(
+    passes: Passes,
+    params: dict[str, NDArray],
+    statistics: tuple,
+    latest: tuple,
+    value: NDArray,
+    tol: float,
+) -> tuple[Passes, tuple, NDArray]:
+    """Return the state after a pass, the statistics to go on with, and the log joint that stands.
+
+    The gains of two plain steps in a row tell how much is left. The second is made only where the first
+    has a small gain; elsewhere statistics are extrapolated, and taken back if the log joint falls.
+
+    Parameters
+    ----------
+    passes
+    params, statistics
+        Parameters of the pass, and the statistics of which they are the mode.
+    latest : tuple
+        Sums of expected statistics over the pass.
+    value : ndarray, shape ()
+        Log joint at `params`.
+    tol : float
+        See `StochasticEM`.
+    """
+    passes = passes._replace(number=passes.number + 1)
+    if not value >= passes.least:
+        reach = np.maximum(passes.reach / _FARTHER**2, 1.0)  # it was raised before the step
+        back = passes._replace(value=passes.least, least=_LOW, reach=reach)
+        return back, passes.latest, passes.least
+    plain = passes._replace(
+        best=params, highest=value, least=_LOW, value=value, gain=-_LOW, earlier=statistics
+    )
+    if not np.isfinite(passes.value):
+        return plain, latest, value
+    now, last, before = map(jnp.asarray, (value, passes.value, passes.gain))
+    settled, gain = map(np.asarray, at_rest(now, last, before, tol))
+    plain = plain._replace(gain=gain, settled=settled)
+    if settled or (abs(gain) <= allowance(now, tol) and not np.isfinite(passes.gain)):
+        return plain, latest, value
+    leap, length = extrapolated(passes.earlier, statistics, latest, float(passes.reach))
+    reach = np.asarray(_FARTHER * length)
+    return plain._replace(value=_LOW, least=value, reach=reach, latest=latest), leap, value
 
 
 def extrapolated(first: tuple, second: tuple, third: tuple, reach: float) -> tuple[tuple, float]:

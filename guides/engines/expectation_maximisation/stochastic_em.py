@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -22,11 +21,10 @@ from ..plumbing.progress import progress_bar
 from ..problem.causes import remedy
 from ..problem.declared import finite_mixtures
 from ..problem.density import abstract_trace, as_numpy
-from ..steps.climbs import allowance, at_rest
 from ..steps.starts import starting_point
 from ..steps.update_checks import check_updates
 from .batch_data import BatchData
-from .batch_steps import expect, extrapolated, maximise, run_step
+from .batch_steps import Passes, after_pass, expect, maximise, run_step
 from .em import EM
 from .streamed_data import StreamedData, StreamedTable
 
@@ -45,48 +43,10 @@ _COARSE, _EPOCHS = 1e-4, 10
 """Gain of an epoch, relative to one plus the size of the log joint, below which EM takes over, and number of
 epochs after which it does so in any case, as where the order of the rows keeps the parameters moving."""
 
-_FARTHER = 4
-"""Factor between the lengths of extrapolated steps."""
-
-_LOW = np.asarray(-np.inf)
-
 _LOST = (
     "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; take "
     "larger batches, or "
 )
-
-
-class _Passes(NamedTuple):
-    """State of EM by passes over all rows.
-
-    Attributes
-    ----------
-    number : ndarray of int, shape ()
-        Number of passes; -1 before it takes over from the epochs.
-    earlier, latest : tuple
-        Statistics that preceded those of the parameters, and those of the last pass.
-    value, gain : ndarray, shape ()
-        Log joint at the last pass, and its gain if EM made a plain step there; infinite otherwise.
-    least : ndarray, shape ()
-        Log joint that an extrapolated step has to reach.
-    reach : ndarray, shape ()
-        Maximum length of extrapolated steps, in plain steps: four times as long after one that
-        succeeds, a quarter after one that is taken back.
-    best : dict of ndarray
-        Parameters of the highest log joint, `highest`.
-    settled : ndarray of bool, shape ()
-    """
-
-    number: NDArray
-    earlier: tuple
-    latest: tuple
-    value: NDArray
-    gain: NDArray
-    least: NDArray
-    reach: NDArray
-    best: dict[str, NDArray]
-    highest: NDArray
-    settled: NDArray
 
 
 class _Walk(NamedTuple):
@@ -102,7 +62,7 @@ class _Walk(NamedTuple):
     epoch: tuple
     value: NDArray
     history: NDArray
-    passes: _Passes
+    passes: Passes
 
 
 @dataclass(frozen=True)
@@ -225,20 +185,9 @@ class StochasticEM(KeptEngine):
         shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *_load(data, 0))
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
         history = np.full(self.max_epochs, np.nan)
-        best = as_numpy(start)
-        passes = _Passes(
-            number=np.asarray(-1),
-            earlier=zeros,
-            latest=zeros,
-            value=_LOW,
-            gain=-_LOW,
-            least=_LOW,
-            reach=np.asarray(float(_FARTHER)),
-            best=best,
-            highest=_LOW,
-            settled=np.asarray(False),
-        )
-        return _Walk(np.asarray(0), best, zeros, zeros, np.asarray(0.0), history, passes)
+        begun = as_numpy(start)
+        passes = Passes.none(begun, zeros)
+        return _Walk(np.asarray(0), begun, zeros, zeros, np.asarray(0.0), history, passes)
 
     def _step(self, data: BatchData | StreamedData, walk: _Walk, batch: int, clock: Clock) -> _Walk:
         """Process one batch: E-step and, before EM takes over, running averages and M-step."""
@@ -265,43 +214,14 @@ class StochasticEM(KeptEngine):
         return _at(data, visited, averages, clock)
 
     def _passed(self, data: BatchData | StreamedData, walk: _Walk, clock: Clock) -> _Walk:
-        """Return the state after a pass over all rows: at a plain step of EM, or an extrapolated one.
-
-        The gains of two plain steps in a row tell how much is left. The second is made only where the first
-        has a small gain; elsewhere statistics are extrapolated, and taken back if the log joint falls.
-        """
-        passes, latest = walk.passes, walk.epoch
+        """Return the state after a pass over all rows."""
         epoch = int(walk.visited) // len(data) - 1
-        value = walk.history[epoch]
-        passes = passes._replace(number=passes.number + 1)
-        if not value >= passes.least:
-            history = walk.history.copy()
-            history[epoch] = passes.least
-            reach = np.maximum(passes.reach / _FARTHER**2, 1.0)  # it was raised before the step
-            passes = passes._replace(value=passes.least, least=_LOW, reach=reach)
-            return _at(data, walk._replace(history=history, passes=passes), passes.latest, clock)
-        passes = passes._replace(best=walk.params, highest=value, least=_LOW)
-        if not np.isfinite(passes.value):  # no plain step led here
-            passes = passes._replace(value=value, gain=-_LOW, earlier=walk.statistics)
-            return _at(data, walk._replace(passes=passes), latest, clock)
-        last, gain_before = jnp.asarray(passes.value), jnp.asarray(passes.gain)
-        settled, gain = map(np.asarray, at_rest(value, last, gain_before, self.tol))
-        if settled:
-            return walk._replace(passes=passes._replace(settled=settled))
-        is_first = not np.isfinite(passes.gain)
-        if is_first and abs(gain) <= allowance(value, self.tol):
-            passes = passes._replace(value=value, gain=gain, earlier=walk.statistics)
-            return _at(data, walk._replace(passes=passes), latest, clock)
-        leap, length = extrapolated(passes.earlier, walk.statistics, latest, float(passes.reach))
-        passes = passes._replace(
-            value=_LOW,
-            gain=gain,
-            least=value,
-            reach=np.asarray(_FARTHER * length),
-            earlier=walk.statistics,
-            latest=latest,
+        history = walk.history.copy()
+        passes, statistics, history[epoch] = after_pass(
+            walk.passes, walk.params, walk.statistics, walk.epoch, history[epoch], self.tol
         )
-        return _at(data, walk._replace(passes=passes), leap, clock)
+        walk = walk._replace(history=history, passes=passes)
+        return walk if passes.settled else _at(data, walk, statistics, clock)
 
     def _finish(
         self, data: BatchData | StreamedData, walk: _Walk, clock: Clock
