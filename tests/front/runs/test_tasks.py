@@ -18,13 +18,15 @@ import pytest
 from joblib.parallel import ThreadingBackend
 
 import sidebayes
-from sidebayes import many
+from sidebayes import many, tasks
+from sidebayes.guides.engines.plumbing.identity import freeze
 from sidebayes.runs.run import same, stated_options
 from sidebayes.studies.group_tests.group_test import group_test
 from sidebayes.tasks import Task, run_tasks
 
 IRIS = sidebayes.load_dataset("iris")
 UNIT = dist.Normal(0.0, 1.0)
+LARGE = np.ones(300_000)
 TASKS = [Task(f"number {n}", n) for n in range(4)]
 
 
@@ -147,6 +149,34 @@ def normal(x=None, num_points=None):
     mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
     with numpyro.plate("points", num_points if x is None else len(x)):
         numpyro.sample("x", dist.Normal(mean, 1.0).expand([1]).to_event(1), obs=x)
+
+
+class Made:
+    """A model of the user as an object, of which there is nothing to import."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, x):
+        numpyro.sample("mean", dist.Normal(0.0, self.scale))
+
+
+@pytest.mark.parametrize("own", [lambda x: LARGE.sum(), Made(2.0), partial(Made(3.0), x=1)])
+def test_tasks_share_the_models_of_the_user(own):
+    """A program is compiled for each object, so for each task if every task made its own."""
+
+    def unpickled(number):
+        return tasks._unpacked(tasks._packed(Task(f"number {number}", {"model": own})))
+
+    first, second = (unpickled(number).given["model"] for number in range(2))
+    assert first is not own
+    assert freeze(first) == freeze(second)
+
+
+def test_changed_models_are_made_anew():
+    scale = [1.0]
+    first, second = (tasks._unpacked(tasks._packed(lambda: scale[0])) for scale[0] in (2.0, 3.0))
+    assert (first(), second()) == (2.0, 3.0)
 
 
 EACH = {f"{k} clusters": {"num_clusters": k} for k in (2, 3)}
