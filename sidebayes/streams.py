@@ -186,7 +186,7 @@ def by_block(
                 for begin in range(0, len(block), size):
                     rows = block[begin : begin + size]
                     advance(len(rows), column)
-                    with _counted_from(done):
+                    with _counted_from(done, table):
                         values = _of_rows(function, table, rows, size, data, named)
                     yield values
                     done += len(rows)
@@ -201,9 +201,9 @@ def by_block(
 
 
 @contextmanager
-def _counted_from(first: int) -> Iterator[None]:
+def _counted_from(first: int, table: Scan) -> Iterator[None]:
     """Have messages about a block say at which row of the table it begins, as they count rows from there."""
-    where = f"with row {first} of the table as row 0, " if first else ""
+    where = f"with row {table.place(first)} of the table as row 0, " if first else ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SideBayesWarning)
         try:

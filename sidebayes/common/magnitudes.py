@@ -38,7 +38,7 @@ _ENOUGH = 10_000
 
 
 def refuse_huge(
-    name: str, values: NDArray, dtype: str = "float64", numbers: NDArray[np.int64] | None = None
+    name: str, values: NDArray, dtype: str = "float64", numbers: Sequence[Any] | NDArray[np.int64] | None = None
 ) -> None:
     """Refuse finite numbers whose squares, or sums of these, overflow.
 
@@ -48,8 +48,8 @@ def refuse_huge(
         Of the argument, for messages.
     values : ndarray
     dtype : {"float64", "float32"}
-    numbers : ndarray of int, shape (num_rows,), optional
-        Of the rows, where they are some of a larger table.
+    numbers : sequence, shape (num_rows,), optional
+        What to call the rows, where they are some of a larger table.
 
     Raises
     ------
