@@ -170,22 +170,24 @@ def _away(
             results.close()
 
 
-def _told(found: tuple[str, Any, list]) -> tuple[str, Any]:
+def _told(found: tuple[str, Any, list | None]) -> tuple[str, Any]:
     """Name and result of a task, whose warnings are given here."""
     name, result, told = found
+    if told is None:
+        return name, result
     for category, text, file, line in told:
         warnings.warn_explicit(text, category, file, line)
-    return name, result
+    return name, _unpacked(result)
 
 
-def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tuple[str, Any, list]:
-    """Do one task; its name, what it gave, and the warnings that the user would not see."""
+def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tuple[str, Any, list | None]:
+    """Do one task; its name and what it gave; in another process packed, with the warnings of it."""
     is_away = home != _process()
     if is_away:
         os.environ["NPROC"] = "1"  # read by XLA when it starts, and by the library
     task, (function, shared, title) = _unpacked(packed), _unpacked(common)
     if not is_away:  # a thread of the user's own process, whose settings and warnings are his
-        return task.name, _named(function, task, shared, title), []
+        return task.name, _named(function, task, shared, title), None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
@@ -193,7 +195,7 @@ def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tup
         except Exception as error:
             raise _portable(error) from None
     told = [(one.category, str(one.message), one.filename, one.lineno) for one in caught]
-    return task.name, result, told
+    return task.name, _packed(result, "the results"), told
 
 
 def _process() -> tuple[str, int]:
@@ -274,7 +276,7 @@ def _mapped(path: str, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> 
     return np.memmap(path, dtype, "r", offset, shape)
 
 
-def _packed(value: Any) -> list[NDArray[np.uint8]]:
+def _packed(value: Any, name: str = "the arguments") -> list[NDArray[np.uint8]]:
     """A pickle and the arrays it refers to, as arrays of bytes: joblib maps and shares large ones."""
     buffers: list[memoryview] = []
 
@@ -290,7 +292,7 @@ def _packed(value: Any) -> list[NDArray[np.uint8]]:
         pickler.dump(value)
     except Exception as error:  # of whatever object, by its own way to be pickled
         within = [one.__name__ for one in reversed(pickler.functions) if not _is_portable(one)]
-        what = f"the function {within[0]!r} uses" if within else "the arguments hold"
+        what = f"the function {within[0]!r} uses" if within else f"{name} hold"
         raise TypeError(
             f"n_jobs sends the tasks to other processes, and {what} what cannot be sent: {error}. Leave "
             "n_jobs and joblib.parallel_config out, or make that object inside the function"

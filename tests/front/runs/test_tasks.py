@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import warnings
 from functools import partial
+from weakref import WeakValueDictionary
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import joblib
@@ -117,6 +120,11 @@ def test_what_cannot_be_sent_is_named(shared, what):
         run(shared, 2, returns)
 
 
+def test_results_that_cannot_be_sent_are_told_from_arguments():
+    with pytest.raises(TypeError, match="the results hold what cannot be sent: .*lock.*Leave n_jobs"):
+        run(None, 2, lambda shared, number: threading.Lock())
+
+
 @pytest.mark.parametrize("wrong", [0, 1.5, "all", 10**6])
 def test_numbers_of_jobs_are_checked(wrong):
     with pytest.raises(ValueError, match="n_jobs"):
@@ -171,6 +179,16 @@ def test_tasks_share_the_models_of_the_user(own):
     first, second = (unpickled(number).given["model"] for number in range(2))
     assert first is not own
     assert freeze(first) == freeze(second)
+
+
+def test_results_of_workers_share_the_models_of_the_user(monkeypatch):
+    """Predictions by each of many fits would compile programs for each of them."""
+    monkeypatch.setenv("NPROC", "1")  # which a worker sets
+    common = tasks._packed((lambda shared, number: shared, lambda x: LARGE.sum(), "tried"))
+    first, second = (tasks._work(("elsewhere", 0), tasks._packed(one), *common) for one in TASKS[:2])
+    monkeypatch.setattr(tasks, "_made", WeakValueDictionary())  # as in the process of the user
+    first, second = (pickle.loads(cloudpickle.dumps(found)) for found in (first, second))
+    assert tasks._told(first)[1] is tasks._told(second)[1]
 
 
 def test_changed_models_are_made_anew():
