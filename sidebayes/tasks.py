@@ -180,7 +180,9 @@ def _told(found: tuple[str, Any, list | None]) -> tuple[str, Any]:
     return name, _unpacked(result)
 
 
-def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tuple[str, Any, list | None]:
+def _work(
+    home: tuple[str, int], packed: list[NDArray], *common: NDArray
+) -> tuple[str, Any, list | None]:
     """Do one task; its name and what it gave; in another process packed, with the warnings of it."""
     is_away = home != _process()
     if is_away:

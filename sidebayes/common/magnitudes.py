@@ -38,7 +38,10 @@ _ENOUGH = 10_000
 
 
 def refuse_huge(
-    name: str, values: NDArray, dtype: str = "float64", numbers: Sequence[Any] | NDArray[np.int64] | None = None
+    name: str,
+    values: NDArray,
+    dtype: str = "float64",
+    numbers: Sequence[str] | NDArray[np.int64] | None = None,
 ) -> None:
     """Refuse finite numbers whose squares, or sums of these, overflow.
 
@@ -48,7 +51,7 @@ def refuse_huge(
         Of the argument, for messages.
     values : ndarray
     dtype : {"float64", "float32"}
-    numbers : sequence, shape (num_rows,), optional
+    numbers : sequence of int or str, shape (num_rows,), optional
         What to call the rows, where they are some of a larger table.
 
     Raises

@@ -270,7 +270,8 @@ def moments(
         if not np.isfinite(rows).all():
             row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
             raise ValueError(
-                f"the data have a missing or infinite value in {place(count + row, column)}; drop or impute it"
+                f"the data have a missing or infinite value in {place(count + row, column)}; drop or "
+                "impute it"
             )
         own = rows.mean(axis=0)
         apart, total = own - mean, count + len(rows)

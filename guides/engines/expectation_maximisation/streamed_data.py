@@ -53,7 +53,9 @@ NOTHING_BESIDE = (
 class RowBlocks(Protocol):
     """A table on disk that is read in blocks of neighbouring rows."""
 
-    names: tuple[str, ...]
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the columns."""
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -132,7 +134,8 @@ def look_over(
                 advance(1, "mean and covariance")
 
         centre, covariance = moments(
-            chunks(), lambda row, column: f"row {blocks.place(row)}, column {blocks.names[column]!r}"
+            chunks(),
+            lambda row, column: f"row {blocks.place(row)}, column {blocks.names[column]!r}",
         )
     numbers, far = map(np.concatenate, zip(*extremes, strict=True))
     chosen = np.concatenate([far.argmin(axis=0), far.argmax(axis=0)])

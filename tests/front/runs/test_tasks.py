@@ -19,10 +19,10 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from joblib.parallel import ThreadingBackend
+from sidebayes.guides.engines.plumbing.identity import freeze
 
 import sidebayes
 from sidebayes import many, tasks
-from sidebayes.guides.engines.plumbing.identity import freeze
 from sidebayes.runs.run import same, stated_options
 from sidebayes.studies.group_tests.group_test import group_test
 from sidebayes.tasks import Task, run_tasks
@@ -121,7 +121,9 @@ def test_what_cannot_be_sent_is_named(shared, what):
 
 
 def test_results_that_cannot_be_sent_are_told_from_arguments():
-    with pytest.raises(TypeError, match="the results hold what cannot be sent: .*lock.*Leave n_jobs"):
+    with pytest.raises(
+        TypeError, match="the results hold what cannot be sent: .*lock.*Leave n_jobs"
+    ):
         run(None, 2, lambda shared, number: threading.Lock())
 
 
@@ -185,7 +187,9 @@ def test_results_of_workers_share_the_models_of_the_user(monkeypatch):
     """Predictions by each of many fits would compile programs for each of them."""
     monkeypatch.setenv("NPROC", "1")  # which a worker sets
     common = tasks._packed((lambda shared, number: shared, lambda x: LARGE.sum(), "tried"))
-    first, second = (tasks._work(("elsewhere", 0), tasks._packed(one), *common) for one in TASKS[:2])
+    first, second = (
+        tasks._work(("elsewhere", 0), tasks._packed(one), *common) for one in TASKS[:2]
+    )
     monkeypatch.setattr(tasks, "_made", WeakValueDictionary())  # as in the process of the user
     first, second = (pickle.loads(cloudpickle.dumps(found)) for found in (first, second))
     assert tasks._told(first)[1] is tasks._told(second)[1]

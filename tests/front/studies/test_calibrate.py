@@ -206,7 +206,9 @@ def test_what_is_missing_is_called_as_the_model_calls_it():
     for given in ({}, {"num_points": 5}):
         with pytest.raises(TypeError, match="draw num_points rows when y is None$"):
             calibrate(shift_of, Conjugate(), **given)
-    declared = 'or leave x out and annotate the data: x: Annotated.*, z: Annotated.ArrayLike, "rows"'
+    declared = (
+        'or leave x out and annotate the data: x: Annotated.*, z: Annotated.ArrayLike, "rows"'
+    )
     with pytest.raises(TypeError, match=declared):
         calibrate(undeclared, Conjugate(), z=np.ones(5))
     with pytest.raises(ValueError, match="draws nothing beside x, which is given"):
