@@ -203,16 +203,21 @@ def by_block(
 @contextmanager
 def _counted_from(first: int, table: Scan) -> Iterator[None]:
     """Have messages about a block say at which row of the table it begins, as they count rows from there."""
-    where = f"with row {table.place(first)} of the table as row 0, " if first else ""
+
+    def said(text: object) -> str:
+        return (
+            f"with row {table.place(first)} of the table as row 0, {text}" if first else f"{text}"
+        )
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SideBayesWarning)
         try:
             yield
         except ValueError as error:
-            raise ValueError(f"{where}{error}") from error
+            raise ValueError(said(error)) from error
     for one in caught:
         if issubclass(one.category, SideBayesWarning):
-            warn_user(f"{where}{one.message}")
+            warn_user(said(one.message))
         else:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 

@@ -128,8 +128,8 @@ def look_over(
                 ends_here = np.concatenate([table.argmin(axis=0), table.argmax(axis=0)])
                 extremes.append((begin + ends_here, table[ends_here]))
                 if np.isfinite(table[ends_here]).all():  # others are named by `moments`
-                    places = [*map(blocks.place, (begin + ends_here).tolist())]
-                    refuse_huge("the table", table[ends_here], numbers=places)
+                    numbers = begin + ends_here
+                    refuse_huge("the table", table[ends_here], numbers=numbers, place=blocks.place)
                 yield table
                 advance(1, "mean and covariance")
 
