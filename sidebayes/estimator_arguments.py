@@ -133,8 +133,9 @@ def model_options(
 
 
 _BY_ROWS = (
-    "pass rows, the number of each row of X in the data that the links refer to, such as "
-    "search.fit(X, rows=np.arange(len(X)))"
+    "pass rows, the number of each row of X in the data that the links refer to, such as rows = "
+    "np.arange(len(X)) for the whole table: search.fit(X, rows=rows), or cross_val_score(..., "
+    "params={'rows': rows}); in a pipeline both call it linkedmixtureclusterer__rows"
 )
 
 

@@ -186,7 +186,7 @@ def by_block(
                 for begin in range(0, len(block), size):
                     rows = block[begin : begin + size]
                     advance(len(rows), column)
-                    with _counted_from(done):
+                    with _counted_from(done, table):
                         values = _of_rows(function, table, rows, size, data, named)
                     yield values
                     done += len(rows)
@@ -201,18 +201,23 @@ def by_block(
 
 
 @contextmanager
-def _counted_from(first: int) -> Iterator[None]:
+def _counted_from(first: int, table: Scan) -> Iterator[None]:
     """Have messages about a block say at which row of the table it begins, as they count rows from there."""
-    where = f"with row {first} of the table as row 0, " if first else ""
+
+    def said(text: object) -> str:
+        return (
+            f"with row {table.place(first)} of the table as row 0, {text}" if first else f"{text}"
+        )
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SideBayesWarning)
         try:
             yield
         except ValueError as error:
-            raise ValueError(f"{where}{error}") from error
+            raise ValueError(said(error)) from error
     for one in caught:
         if issubclass(one.category, SideBayesWarning):
-            warn_user(f"{where}{one.message}")
+            warn_user(said(one.message))
         else:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import socket
+import threading
 import warnings
 from collections.abc import Buffer, Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from types import FunctionType
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import cloudpickle
 import jax
@@ -19,6 +23,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from joblib.parallel import MultiprocessingBackend, get_active_backend
 from numpy.typing import NDArray
 
+from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 
 from .common.fields import check_integer
@@ -30,6 +35,10 @@ _LARGE = 2**20
 """Bytes from which on joblib maps an array rather than send it."""
 _MOST_JOBS = 2**15
 """More than any machine or cluster has workers."""
+
+_made: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+"""What was unpickled of the user's code, by the digest of its pickle; compiled programs keep it alive."""
+_making = threading.Lock()
 
 
 class Task(NamedTuple):
@@ -60,8 +69,9 @@ def run_tasks(
     """Run independent tasks, and yield their results in order, one by one.
 
     With more than one job, or under ``joblib.parallel_config``, joblib's workers run them: its own
-    processes, or those of Dask or Ray. What all tasks share is pickled once, together with
-    functions of the user. Large arrays reach processes of this machine as memory maps; arrays that
+    processes, or those of Dask or Ray. What all tasks share is pickled once. Functions, classes
+    and callable objects of the user are made once per process, as programs are compiled for each
+    of them. Large arrays reach processes of this machine as memory maps; arrays that
     are mapped already are opened again by their path, and arrays on a device travel as NumPy
     arrays. Workers in other processes use one thread each and the program cache of their user.
 
@@ -160,22 +170,26 @@ def _away(
             results.close()
 
 
-def _told(found: tuple[str, Any, list]) -> tuple[str, Any]:
+def _told(found: tuple[str, Any, list | None]) -> tuple[str, Any]:
     """Name and result of a task, whose warnings are given here."""
     name, result, told = found
+    if told is None:
+        return name, result
     for category, text, file, line in told:
         warnings.warn_explicit(text, category, file, line)
-    return name, result
+    return name, _unpacked(result)
 
 
-def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tuple[str, Any, list]:
-    """Do one task; its name, what it gave, and the warnings that the user would not see."""
+def _work(
+    home: tuple[str, int], packed: list[NDArray], *common: NDArray
+) -> tuple[str, Any, list | None]:
+    """Do one task; its name and what it gave; in another process packed, with the warnings of it."""
     is_away = home != _process()
     if is_away:
         os.environ["NPROC"] = "1"  # read by XLA when it starts, and by the library
     task, (function, shared, title) = _unpacked(packed), _unpacked(common)
     if not is_away:  # a thread of the user's own process, whose settings and warnings are his
-        return task.name, _named(function, task, shared, title), []
+        return task.name, _named(function, task, shared, title), None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
@@ -183,7 +197,7 @@ def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tup
         except Exception as error:
             raise _portable(error) from None
     told = [(one.category, str(one.message), one.filename, one.lineno) for one in caught]
-    return task.name, result, told
+    return task.name, _packed(result, "the results"), told
 
 
 def _process() -> tuple[str, int]:
@@ -202,15 +216,29 @@ def _portable(error: Exception) -> Exception:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles functions of the user too; mapped arrays by their path, those of a device by their values."""
+    """Pickles functions of the user too; mapped arrays by their path, those of a device by their values.
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.functions: list[FunctionType] = []
+    Attributes
+    ----------
+    functions : list of function
+        Those met, in order.
+    """
+
+    def __init__(
+        self, file: BytesIO, within: list[FunctionType] | None = None, **settings: Any
+    ) -> None:
+        super().__init__(file, protocol=5, **settings)
+        self.functions = [] if within is None else within
+        self._is_within = within is not None
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
             self.functions.append(value)
+        if not self._is_within and _is_own_code(value):
+            file = BytesIO()
+            _Pickler(file, self.functions).dump(value)
+            code = file.getvalue()
+            return _once, (hashlib.sha256(code).digest(), pickle.PickleBuffer(code))
         if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
             value.dtype, jax.dtypes.prng_key
         ):
@@ -218,6 +246,23 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(value, np.memmap) and value.flags.c_contiguous and value.filename:
             return _mapped, _place(value)
         return super().reducer_override(value)
+
+
+def _is_own_code(value: Any) -> bool:
+    """Whether a value is code of the user, which is the same to a program only if it is the same object."""
+    kind = value if isinstance(value, type | FunctionType) else type(value)
+    return callable(value) and not is_known(kind)
+
+
+def _once(digest: bytes, code: Buffer) -> Any:
+    """Unpickle code of the user, or return what this process made of the same pickle before."""
+    with _making:
+        found = _made.get(digest)
+        if found is None:
+            found = pickle.loads(code)
+            with suppress(TypeError):  # objects with slots
+                _made[digest] = found
+        return found
 
 
 def _place(table: np.memmap) -> tuple[str, np.dtype, int, tuple[int, ...]]:
@@ -233,7 +278,7 @@ def _mapped(path: str, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> 
     return np.memmap(path, dtype, "r", offset, shape)
 
 
-def _packed(value: Any) -> list[NDArray[np.uint8]]:
+def _packed(value: Any, name: str = "the arguments") -> list[NDArray[np.uint8]]:
     """A pickle and the arrays it refers to, as arrays of bytes: joblib maps and shares large ones."""
     buffers: list[memoryview] = []
 
@@ -244,12 +289,12 @@ def _packed(value: Any) -> list[NDArray[np.uint8]]:
         return raw.nbytes < _LARGE
 
     file = BytesIO()
-    pickler = _Pickler(file, protocol=5, buffer_callback=stays_inside)
+    pickler = _Pickler(file, buffer_callback=stays_inside)
     try:
         pickler.dump(value)
     except Exception as error:  # of whatever object, by its own way to be pickled
         within = [one.__name__ for one in reversed(pickler.functions) if not _is_portable(one)]
-        what = f"the function {within[0]!r} uses" if within else "the arguments hold"
+        what = f"the function {within[0]!r} uses" if within else f"{name} hold"
         raise TypeError(
             f"n_jobs sends the tasks to other processes, and {what} what cannot be sent: {error}. Leave "
             "n_jobs and joblib.parallel_config out, or make that object inside the function"

@@ -72,12 +72,12 @@ def _alone(fits: Mapping[str, Fitted]) -> str:
     kept = _as_sample(fits)
     if len(fits) == 1:
         return (
-            f"no other run is of the posterior of {listed(fits)}, to vouch for it"
-            f"{kept and f', {kept}'}; by itself: {next(iter(by_badge))}"
+            f"no other fit of the same model and data confirms {listed(fits)}"
+            f"{kept and f', {kept}'}; its own verdict: {next(iter(by_badge))}"
         )
     said = ", ".join(f"{badge} ({listed(names)})" for badge, names in by_badge.items())
     why = kept or "whose posteriors differ"
-    return f"no run vouches for another among {listed(fits)}, {why}; by themselves: {said}"
+    return f"no fit confirms another among {listed(fits)}, {why}; their own verdicts: {said}"
 
 
 def _as_sample(fits: Mapping[str, Fitted]) -> str:

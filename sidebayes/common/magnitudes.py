@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,11 @@ _ENOUGH = 10_000
 
 
 def refuse_huge(
-    name: str, values: NDArray, dtype: str = "float64", numbers: NDArray[np.int64] | None = None
+    name: str,
+    values: NDArray,
+    dtype: str = "float64",
+    numbers: NDArray[np.int64] | None = None,
+    place: Callable[[int], str] = str,
 ) -> None:
     """Refuse finite numbers whose squares, or sums of these, overflow.
 
@@ -50,6 +54,8 @@ def refuse_huge(
     dtype : {"float64", "float32"}
     numbers : ndarray of int, shape (num_rows,), optional
         Of the rows, where they are some of a larger table.
+    place : callable
+        What to call a row, by its number in that table.
 
     Raises
     ------
@@ -65,7 +71,7 @@ def refuse_huge(
     largest = flat[rows[0]][np.argmax(np.abs(flat[rows[0]]))]
     row, many = rows[0], f"and {len(rows)} of {len(values)} rows have numbers"
     if numbers is not None:
-        row, many = numbers[row], "one of the numbers"
+        row, many = place(int(numbers[row])), "one of the numbers"
     raise ValueError(
         f"{name} holds {largest:.3g} in row {row}, {many} beyond {most:.0e}, whose squares overflow in "
         f"{dtype}; correct or drop such rows, or give {name} in larger units"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +87,20 @@ class Scan:
         """Number of rows."""
         return self.shape[0]
 
+    def place(self, row: int) -> str:
+        """Number of a row, as text; among several files with the file, and its number there.
+
+        Parameters
+        ----------
+        row : int
+        """
+        if len(self.paths) == 1:
+            return str(row)
+        block = int(np.searchsorted(np.cumsum(self.sizes), row, side="right"))
+        path = self.parts[block].path
+        before = takewhile(lambda part: part.path != path, self.parts)
+        return f"{row} (row {row - sum(part.num_rows for part in before)} of {path})"
+
     def read(self, number: int) -> NDArray[np.floating]:
         """Rows of a block, NaN where a value is missing.
 
@@ -126,7 +141,8 @@ def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None 
     ----------
     path : path or sequence of paths
         Parquet (``.parquet``), Arrow or Feather (``.arrow``, ``.feather``), or a two-dimensional
-        NumPy array (``.npy``), which is memory-mapped. Several files form one table.
+        NumPy array (``.npy``), which is memory-mapped. Several files form one table, such as the
+        parts in a folder of Spark or Dask, ``sorted(Path("folder").glob("*.parquet"))``.
     columns : sequence of str, optional
         Columns to read, by name and in this order; for an array, their numbers as text, "0", "1",
         .... By default all columns in the order of the first file; every file must have them.
@@ -197,6 +213,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _looked_at(path: Path) -> _Found:
+    _refuse_several(path)
     kind = _FORMATS.get(_suffix(path))
     if kind is None:
         raise ValueError(
@@ -205,6 +222,25 @@ def _looked_at(path: Path) -> _Found:
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give one that exists")
     return kind.look(path.resolve())
+
+
+def _refuse_several(path: Path) -> None:
+    """Refuse a folder, or a pattern of names, with the list of files to give in its place."""
+    if path.is_dir():
+        inside = {_suffix(one) for one in path.iterdir()}
+        kinds = [kind for kind in _FORMATS if kind in inside]
+        if not kinds:
+            raise ValueError(
+                f"{path} is a folder without files of {', '.join(_FORMATS)}; give a file, or a list of files"
+            )
+        raise ValueError(
+            f"{path} is a folder; give the list of its files, sorted(Path({str(path)!r}).glob('*{kinds[0]}'))"
+        )
+    if any(sign in path.name for sign in "*?") and not path.exists():
+        raise ValueError(
+            f"{path} is a pattern; give the list of its files, "
+            f"sorted(Path({str(path.parent)!r}).glob({path.name!r}))"
+        )
 
 
 @contextmanager

@@ -37,6 +37,7 @@ __all__ = [
     "find_method",
     "read_arguments",
     "read_run",
+    "rows_given",
     "sort_arguments",
 ]
 
@@ -177,8 +178,8 @@ def _refuse_undeclared(
     first = signature.data[0].name
     names = [name for name in signature.options if name not in arguments]
     given = {**dict(zip(names, data[signature.positional :], strict=False)), **arguments}
-    size = _rows(data[0] if data else arguments.get(first))
-    tables = [name for name in signature.options if size and _rows(given.get(name)) == size]
+    size = rows_given(data[0] if data else arguments.get(first))
+    tables = [name for name in signature.options if size and rows_given(given.get(name)) == size]
     if tables:
         raise TypeError(
             f"{method} is given {' and '.join(tables)} with one entry per row of {first}, but in a model "
@@ -217,7 +218,7 @@ def _made_by(signature: Signature) -> str:
     return ""
 
 
-def _rows(value: Any) -> int:
+def rows_given(value: Any) -> int:
     """Number of rows of an array, list, series or frame; 0 for other things."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):

@@ -229,8 +229,8 @@ def _check(run: Run) -> None:
         )
     if run.sample_of and run.stream is None:
         raise ValueError(
-            f"the data are a sample of the {run.sample_of} rows of a table on disk, and only the whole of it "
-            "can be fitted again; call sidebayes.fit with the table, and init=fit"
+            f"the fit keeps a sample of the {run.sample_of} rows of a table on disk, and cannot read the "
+            "table again; call sidebayes.fit with the table, and init=fit"
         )
     problem = run.problem
     problems.check_names(problem)

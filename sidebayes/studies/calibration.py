@@ -32,13 +32,14 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..common.fields import check_integer, check_seed
+from ..common.magnitudes import counted
 from ..data.tables import check_data
 from ..results.base.predictive import fill_tables
 from ..runs import checks
-from ..runs.arguments import clusters_asked, find_method, read_arguments
+from ..runs.arguments import clusters_asked, find_method, read_arguments, rows_given
 from ..runs.execution import starting_values
 from ..runs.run import Run
-from ..runs.zoo import make_engine
+from ..runs.zoo import can_draw, make_engine
 from ..tasks import Task, run_tasks
 from .prior import draw_prior, refuse_factors
 
@@ -119,6 +120,11 @@ def calibrate(
     """
     card, model, name = find_method(method)
     runner = make_engine(engine, card)
+    if runner.gives_point and can_draw(card):
+        raise ValueError(
+            f"engine {runner.name!r} gives a point, and the truth is ranked among draws; choose one that "
+            "draws from the posterior, such as 'nuts'"
+        )
     num_simulations = check_integer("num_simulations", num_simulations, 10)
     seed = check_seed(seed)
     own = {role.name for role in signature_of(model).data}.intersection(arguments)
@@ -205,7 +211,7 @@ def _rows_of_points(
     assert model is not None  # it was just found
     signature = signature_of(model)
     checks.check_options(signature, options, name)
-    _check_draws(signature, name, num_points, x)
+    _check_draws(signature, name, num_points, x, options)
     if x is not None:
         x = check_data(x)
         num_points = len(x)
@@ -244,7 +250,11 @@ def _rows_of_points(
 
 
 def _check_draws(
-    signature: Signature, name: str, num_points: int | None, x: ArrayLike | None
+    signature: Signature,
+    name: str,
+    num_points: int | None,
+    x: ArrayLike | None,
+    options: Mapping[str, Any],
 ) -> None:
     """Refuse calls from which nothing can be drawn, and say what to pass."""
     tables = [role.name for role in signature.of_kind("table")]
@@ -260,10 +270,15 @@ def _check_draws(
             f"{tables} but the outcomes, which are drawn"
         )
     elif num_points is not None or x is None:
-        stated = ", or pass x alone if only what links state is drawn"
+        otherwise = ""
+        if signature.of_kind("links"):
+            otherwise = ", or pass x alone if only what links state is drawn"
+        elif held := [option for option, value in options.items() if rows_given(value)]:
+            data = checks.as_annotated([tables[0], *held])
+            otherwise = f", or leave {tables[0]} out and annotate the data: {data}"
         raise TypeError(
             f"{name} has no parameter num_points, so it cannot simulate; let it draw num_points rows "
-            f"when {tables[0]} is None{stated * bool(signature.of_kind('links'))}"
+            f"when {tables[0]} is None{otherwise}"
         )
 
 
@@ -274,8 +289,8 @@ def _ranks(
     chains, size = result.sample_stats["lp"].shape
     if chains * size < 10:
         raise ValueError(
-            f"engine {result.engine!r} gives {chains * size} draws; calibrate one that draws from the "
-            "posterior, such as 'nuts', at least ten times"
+            f"engine {result.engine!r} gives {counted(chains * size, 'draw')}, and the truth is ranked among "
+            "ten or more; let it draw more often"
         )
     if result.points:
         raise ValueError(

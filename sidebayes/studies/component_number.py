@@ -273,7 +273,7 @@ def _refuse_sample(data: tuple, arguments: Mapping[str, Any]) -> None:
     table = scan_among(data, arguments)
     if table is not None and not keeps_all(table):
         raise ValueError(
-            f"BIC is of all rows, and fits keep a sample of the {len(table)} rows of a table on disk; give "
+            f"BIC needs all {len(table)} rows of the table on disk, and fits keep a sample of them; give "
             "criterion='evidence' and engine='svi', or compare fits by their log_prob of other rows"
         )
 

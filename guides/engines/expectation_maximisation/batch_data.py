@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -254,14 +254,24 @@ def chunk_moments(x: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     return moments(x[start : start + _CHUNK] for start in range(0, len(x), _CHUNK))
 
 
-def moments(blocks: Iterable[NDArray]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the mean and covariance of rows in blocks; see `chunk_moments`."""
+def moments(
+    blocks: Iterable[NDArray], place: Callable[[int, int], str] = "row {}, column {}".format
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute the mean and covariance of rows in blocks; see `chunk_moments`.
+
+    Parameters
+    ----------
+    blocks : iterable of ndarray
+    place : callable
+        How to call a row and a column, by their numbers, where a value is missing.
+    """
     count, mean, scatter = 0, np.zeros(()), np.zeros(())
     for rows in _chunks(blocks):
         if not np.isfinite(rows).all():
-            bad = count + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
             raise ValueError(
-                f"the data have a missing or infinite value in row {bad}; drop or impute it"
+                f"the data have a missing or infinite value in {place(count + row, column)}; drop or "
+                "impute it"
             )
         own = rows.mean(axis=0)
         apart, total = own - mean, count + len(rows)

@@ -54,8 +54,15 @@ class RowBlocks(Protocol):
     """A table on disk that is read in blocks of neighbouring rows."""
 
     @property
+    def names(self) -> Sequence[str]:
+        """Names of the columns."""
+
+    @property
     def sizes(self) -> Sequence[int]:
         """Number of rows of each block."""
+
+    def place(self, row: int) -> str:
+        """Return the number of a row as text, with its file where there are several."""
 
     def read(self, number: int) -> NDArray[np.floating]:
         """Return the rows of a block, shape (rows, features)."""
@@ -102,7 +109,8 @@ def look_over(
     Raises
     ------
     ValueError
-        If a value is missing, infinite or too large to be squared; the message names the row.
+        If a value is missing, infinite or too large to be squared; the message names the row and
+        its file.
     """
     ends = np.cumsum([0, *blocks.sizes])
     size = min(num_sampled, int(ends[-1]))
@@ -120,11 +128,15 @@ def look_over(
                 ends_here = np.concatenate([table.argmin(axis=0), table.argmax(axis=0)])
                 extremes.append((begin + ends_here, table[ends_here]))
                 if np.isfinite(table[ends_here]).all():  # others are named by `moments`
-                    refuse_huge("the table", table[ends_here], numbers=begin + ends_here)
+                    numbers = begin + ends_here
+                    refuse_huge("the table", table[ends_here], numbers=numbers, place=blocks.place)
                 yield table
                 advance(1, "mean and covariance")
 
-        centre, covariance = moments(chunks())
+        centre, covariance = moments(
+            chunks(),
+            lambda row, column: f"row {blocks.place(row)}, column {blocks.names[column]!r}",
+        )
     numbers, far = map(np.concatenate, zip(*extremes, strict=True))
     chosen = np.concatenate([far.argmin(axis=0), far.argmax(axis=0)])
     told = numbers[chosen], far[chosen]

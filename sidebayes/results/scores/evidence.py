@@ -70,7 +70,7 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     True
     """
     check_seed(seed)
-    refuse_sample(fit, "the evidence is of all")
+    refuse_sample(fit, "the evidence")
     config, sizes = fit.config, fit.tree["posterior"].sizes
     if config.gives_point or config.independent_draws or sizes["draw"] < 2:
         raise ValueError(

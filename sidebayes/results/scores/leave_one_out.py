@@ -132,7 +132,7 @@ def loo(
 
 def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
     """Terms of the log likelihood by unit, of enough draws."""
-    refuse_sample(fit, "leaving out is of all")
+    refuse_sample(fit, "loo")
     terms = unit_terms(fit)
     with fit.run.precision:
         if fit.run.model is not None:

@@ -58,18 +58,18 @@ def unit_terms(fit: FitBase) -> NDArray[np.float64]:
     return np.concatenate(list(by_dim.values()), axis=-1)
 
 
-def refuse_sample(fit: FitBase, why: str) -> None:
+def refuse_sample(fit: FitBase, asked: str) -> None:
     """Refuse scores of a fit whose table on disk is kept as a sample of its rows."""
     if fit.run.sample_of:
         raise ValueError(
-            f"the fit describes a sample of the {fit.run.sample_of} rows of a table on disk, and {why}; "
-            "score rows by fit.log_prob(scan)"
+            f"{asked} needs all {fit.run.sample_of} rows of the table on disk, and the fit keeps a sample of "
+            "them; fit.log_prob(scan) gives the log density of any rows"
         )
 
 
 def bic(fit: FitBase) -> float:
     """See `Fit.bic`."""
-    refuse_sample(fit, "BIC is of all")
+    refuse_sample(fit, "BIC")
     terms = unit_terms(fit)
     if np.prod(terms.shape[:2]) > 1:
         raise ValueError(
@@ -149,7 +149,7 @@ def kfold(
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 
-    refuse_sample(fit, "leaving out is of all")
+    refuse_sample(fit, "kfold")
     units = units_held_out(fit, "kfold")
     unit, starts = units.of, units.starts
     flat = np.concatenate([starts[dim] + u for dim, u in unit.items()])

@@ -55,7 +55,7 @@ SMC = {"engine": "smc", "evidence": -700.0, "error": 0.5}
         ({"a": stuck(), "b": stuck()}, "Trust no draws of a and b yet"),
         (
             {"a": sound(1)},
-            "No other run is of the posterior of a, to vouch for it; by itself: converged.",
+            "No other fit of the same model and data confirms a; its own verdict: converged.",
         ),
     ],
 )
@@ -94,10 +94,10 @@ def test_several_models_have_a_part_each():
     one = {"a": sampled(1), "b": sampled(2)}
     table = compare_fits(one | {"c": of_another_model(3)})
     assert table.headline.startswith("Use ")
-    assert "; no other run is of the posterior of c" in table.headline
+    assert "; no other fit of the same model and data confirms c" in table.headline
     table = compare_fits({"a": sampled(1), "c": of_another_model(3)})
     assert table.headline.startswith("LOO does not tell a and c apart")
-    assert "; no run vouches for another among a and c, whose posteriors differ" in table.headline
+    assert "; no fit confirms another among a and c, whose posteriors differ" in table.headline
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_names_that_could_be_taken_for_several_are_quoted():
     names = {"sex, soft": sampled(1), "b": sampled(2), "this and that": of_another_model(3)}
     table = compare_fits(names)
     assert "Use b" in table.headline or "Use “sex, soft”" in table.headline
-    assert "no other run is of the posterior of “this and that”" in table.headline
+    assert "no other fit of the same model and data confirms “this and that”" in table.headline
     assert list(table.frame.index) == list(names)
     assert between([["sex, soft", "b"], ["c"]]) == "(“sex, soft” and b) and c"
     assert between([["a"], ["b"], ["c"]]) == "a, b and c"

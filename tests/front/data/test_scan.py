@@ -243,9 +243,9 @@ def test_a_sample_stands_for_the_table(tmp_path, monkeypatch, small_blocks):
 
     more = found.resume(2)
     assert more.objective.ravel()[-1] == pytest.approx(found.objective.ravel()[-1], abs=1.0)
-    with pytest.raises(ValueError, match="BIC is of all"):
+    with pytest.raises(ValueError, match="BIC needs all 900 rows"):
         found.bic  # noqa: B018
-    with pytest.raises(ValueError, match="leaving out is of all; score rows by fit.log_prob"):
+    with pytest.raises(ValueError, match="kfold needs all 900 rows .*; fit.log_prob"):
         found.kfold(2)
     found.save(tmp_path / "fit.nc")
     loaded = sidebayes.load(tmp_path / "fit.nc")
@@ -321,7 +321,7 @@ def test_numbers_of_clusters_are_not_compared_by_bic_of_samples(tmp_path, monkey
     monkeypatch.setattr(streams, "_SAMPLE", 200)
     monkeypatch.setattr(streams, "look_over", None)  # no fit begins
     for data, named in (((table,), {}), ((), {"x": table})):
-        with pytest.raises(ValueError, match="sample of the 900 rows.*criterion='evidence'"):
+        with pytest.raises(ValueError, match="needs all 900 rows.*criterion='evidence'"):
             sidebayes.select_components("gmm", *data, num_clusters=[1, 2], progress=False, **named)
 
 

@@ -69,9 +69,9 @@ def test_factors_are_those_of_all_rows(found, rows):
 def test_what_is_of_a_sample_is_said(found, table, tmp_path):
     assert found.verdict[0] == "caution"
     assert "was not looked at" in found.verdict[1]
-    with pytest.raises(ValueError, match="leaving out is of all"):
+    with pytest.raises(ValueError, match="loo needs all 900 rows"):
         found.loo()
-    with pytest.raises(ValueError, match="sample of the 900 rows"):
+    with pytest.raises(ValueError, match="kfold needs all 900 rows"):
         found.kfold(2)
     assert found.predict(table).shape == (900,)
     found.save(tmp_path / "fit.nc")

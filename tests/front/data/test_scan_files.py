@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
+from sidebayes.guides.engines.expectation_maximisation.streamed_data import look_over
 
 import sidebayes
 from sidebayes.runs.cards import resolve
 from sidebayes.runs.zoo import ENGINES
-from sidebayes.streams import _READING
+from sidebayes.streams import _READING, _counted_from
 
 pytest.importorskip("pyarrow")
 
@@ -29,6 +32,38 @@ def written(request, tmp_path):
         return paths
 
     return save
+
+
+def test_folders_and_patterns_are_refused_with_the_list_of_their_files(tmp_path):
+    folder = tmp_path / "all.parquet"  # as Spark and Dask write one
+    folder.mkdir()
+    with pytest.raises(ValueError, match=r"is a folder without files of \.parquet, .*give a file"):
+        sidebayes.scan(folder)
+    for number in range(2):
+        FRAME.to_parquet(folder / f"part.{number}.parquet")
+    for given in (folder, folder / "*.parquet", folder / "part.?.parquet"):
+        with pytest.raises(ValueError, match=r"give the list of its files, sorted\(") as caught:
+            sidebayes.scan(given)
+        paths = eval(str(caught.value).split("files, ")[1], {"Path": Path})
+        np.testing.assert_array_equal(sidebayes.scan(paths).to_numpy(), BOTH)
+
+
+def test_a_row_of_several_files_is_named_by_its_file_and_column(written, monkeypatch):
+    monkeypatch.setattr("sidebayes.data.scan._FEW", 10)  # blocks of five rows
+    bad, huge = FRAME.copy(), FRAME.copy()
+    bad.loc[7, "b"], huge.loc[7, "b"] = np.nan, 1e200
+    first, last, large = written(first=FRAME, last=bad, large=huge)
+    with pytest.raises(ValueError, match=rf"in row 47 \(row 7 of {last}\), column 'b'; drop"):
+        look_over(sidebayes.scan([first, last]), 10, 0, progress=False)
+    with pytest.raises(ValueError, match=rf"1e\+200 in row 47 \(row 7 of {large}\), one of the"):
+        look_over(sidebayes.scan([first, large]), 10, 0, progress=False)
+    with pytest.raises(ValueError, match=r"in row 7, column 'b'; drop"):
+        look_over(sidebayes.scan(last), 10, 0, progress=False)
+    with (
+        pytest.raises(ValueError, match=rf"^with row 45 \(row 5 of {last}\) of the table as row 0"),
+        _counted_from(45, sidebayes.scan([first, last])),
+    ):
+        raise ValueError("x has missing values in row 2")
 
 
 OTHERS = {

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import warnings
 from functools import partial
+from weakref import WeakValueDictionary
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import joblib
@@ -16,15 +19,17 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from joblib.parallel import ThreadingBackend
+from sidebayes.guides.engines.plumbing.identity import freeze
 
 import sidebayes
-from sidebayes import many
+from sidebayes import many, tasks
 from sidebayes.runs.run import same, stated_options
 from sidebayes.studies.group_tests.group_test import group_test
 from sidebayes.tasks import Task, run_tasks
 
 IRIS = sidebayes.load_dataset("iris")
 UNIT = dist.Normal(0.0, 1.0)
+LARGE = np.ones(300_000)
 TASKS = [Task(f"number {n}", n) for n in range(4)]
 
 
@@ -115,6 +120,13 @@ def test_what_cannot_be_sent_is_named(shared, what):
         run(shared, 2, returns)
 
 
+def test_results_that_cannot_be_sent_are_told_from_arguments():
+    with pytest.raises(
+        TypeError, match="the results hold what cannot be sent: .*lock.*Leave n_jobs"
+    ):
+        run(None, 2, lambda shared, number: threading.Lock())
+
+
 @pytest.mark.parametrize("wrong", [0, 1.5, "all", 10**6])
 def test_numbers_of_jobs_are_checked(wrong):
     with pytest.raises(ValueError, match="n_jobs"):
@@ -147,6 +159,46 @@ def normal(x=None, num_points=None):
     mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
     with numpyro.plate("points", num_points if x is None else len(x)):
         numpyro.sample("x", dist.Normal(mean, 1.0).expand([1]).to_event(1), obs=x)
+
+
+class Made:
+    """A model of the user as an object, of which there is nothing to import."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, x):
+        numpyro.sample("mean", dist.Normal(0.0, self.scale))
+
+
+@pytest.mark.parametrize("own", [lambda x: LARGE.sum(), Made(2.0), partial(Made(3.0), x=1)])
+def test_tasks_share_the_models_of_the_user(own):
+    """A program is compiled for each object, so for each task if every task made its own."""
+
+    def unpickled(number):
+        return tasks._unpacked(tasks._packed(Task(f"number {number}", {"model": own})))
+
+    first, second = (unpickled(number).given["model"] for number in range(2))
+    assert first is not own
+    assert freeze(first) == freeze(second)
+
+
+def test_results_of_workers_share_the_models_of_the_user(monkeypatch):
+    """Predictions by each of many fits would compile programs for each of them."""
+    monkeypatch.setenv("NPROC", "1")  # which a worker sets
+    common = tasks._packed((lambda shared, number: shared, lambda x: LARGE.sum(), "tried"))
+    first, second = (
+        tasks._work(("elsewhere", 0), tasks._packed(one), *common) for one in TASKS[:2]
+    )
+    monkeypatch.setattr(tasks, "_made", WeakValueDictionary())  # as in the process of the user
+    first, second = (pickle.loads(cloudpickle.dumps(found)) for found in (first, second))
+    assert tasks._told(first)[1] is tasks._told(second)[1]
+
+
+def test_changed_models_are_made_anew():
+    scale = [1.0]
+    first, second = (tasks._unpacked(tasks._packed(lambda: scale[0])) for scale[0] in (2.0, 3.0))
+    assert (first(), second()) == (2.0, 3.0)
 
 
 EACH = {f"{k} clusters": {"num_clusters": k} for k in (2, 3)}

@@ -161,6 +161,8 @@ def test_links_simulated_as_statements_are_right_as_often_as_they_say():
 def test_bad_input():
     with pytest.raises(ValueError, match="gives 4 draws"):
         run(Conjugate(num_draws=2))
+    with pytest.raises(ValueError, match="engine 'map' gives a point, .*such as 'nuts'"):
+        run("map")  # before a fit is made
     with pytest.raises(TypeError, match="cannot simulate"):
         calibrate("soft_kmeans", "em", num_points=10, num_clusters=2)
     with pytest.raises(TypeError, match="draws its rows itself"):
@@ -189,6 +191,11 @@ def shift_of(y: Annotated[Any, "rows"]):
     sloped(y, np.ones(len(y)))
 
 
+def undeclared(x, z):
+    """The same, without annotations."""
+    sloped(x, z)
+
+
 def test_what_is_missing_is_called_as_the_model_calls_it():
     unknown = r"sloped has no option 'dose' \(did you mean 'doses'\?\); its options: \[\], its data"
     for given in ({}, {"doses": np.ones(5)}, {"num_points": 5}):
@@ -199,6 +206,11 @@ def test_what_is_missing_is_called_as_the_model_calls_it():
     for given in ({}, {"num_points": 5}):
         with pytest.raises(TypeError, match="draw num_points rows when y is None$"):
             calibrate(shift_of, Conjugate(), **given)
+    declared = (
+        'or leave x out and annotate the data: x: Annotated.*, z: Annotated.ArrayLike, "rows"'
+    )
+    with pytest.raises(TypeError, match=declared):
+        calibrate(undeclared, Conjugate(), z=np.ones(5))
     with pytest.raises(ValueError, match="draws nothing beside x, which is given"):
         calibrate(shift_of, Conjugate(), x=np.ones((5, 1)), num_simulations=10)
 
