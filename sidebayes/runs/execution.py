@@ -241,6 +241,7 @@ def _check(run: Run) -> None:
     if run.card is None:
         check_values(problem)
         problems.warn_of_idle_data(problem, run.method)
+    problems.warn_of_untold(problem, run.method)
     latent_supports(problem)
     if run.card is None:
         check_repeatable(problem)

@@ -78,6 +78,7 @@ __all__ = [
     "suit_links",
     "tying_argument",
     "warn_of_idle_data",
+    "warn_of_untold",
 ]
 
 
@@ -199,6 +200,13 @@ def warn_of_idle_sites(problem: Problem, method: str) -> None:
                 f"{method}: no other site depends on {name!r}, nor {name!r} on another, so that its "
                 "posterior is its prior; use it in the model, or leave it out"
             )
+
+
+def warn_of_untold(problem: Problem, method: str) -> None:
+    """Warn of labels or classes that are arbitrary because nothing is said about them."""
+    for fn, _ in collapsed_sites(abstract_trace(problem)).values():
+        if isinstance(fn, FiniteMixture) and fn.is_untold and (said := fn.remark()) is not None:
+            warn_user(f"{method}: {said[0].lower()}{said[1:]}")
 
 
 def _same_shape(value: Any, data: Any) -> bool:
