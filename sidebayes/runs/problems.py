@@ -203,9 +203,10 @@ def warn_of_idle_sites(problem: Problem, method: str) -> None:
 
 
 def warn_of_untold(problem: Problem, method: str) -> None:
-    """Warn of labels or classes that are arbitrary because nothing is said about them."""
-    for fn, _ in collapsed_sites(abstract_trace(problem)).values():
-        if isinstance(fn, FiniteMixture) and fn.is_untold and (said := fn.remark()) is not None:
+    """Warn of clusters that are arbitrary because no link says which components make them up."""
+    for fn in posterior.label_sites(problem).values():
+        untold = fn.is_untold and fn.num_classes is None  # of classes the verdict alone says it
+        if untold and (said := fn.remark()) is not None:
             warn_user(f"{method}: {said[0].lower()}{said[1:]}")
 
 

@@ -155,11 +155,9 @@ def cluster_axes(
             return ClusterAxes(dims, True, doubt)
         named = {n: _renamed(own, alike) for n, own in dims.items()}
         told = {n for n in dims if {size, size - 1} & {*jnp.shape(trace[n]["value"])}}
-        numbered = tuple(n for n in dims if n in told and not {*alike} & {*dims[n]})
-        several = (
-            max(next(iter(draws.values())).shape[:2]) > 1
-        )  # a mode has no others to agree with
-        return ClusterAxes(named, True, _BY_WEIGHTS if several else None, numbered)
+        by_number = tuple(n for n in dims if n in told and not {*alike} & {*dims[n]})
+        is_mode = max(next(iter(draws.values())).shape[:2]) == 1  # whose numbers nothing changes
+        return ClusterAxes(named, True, None if is_mode else _BY_WEIGHTS, by_number)
     swap, cycle = _orders(size)
     orders = tuple(range(size)), swap, cycle
     views = [seen([_Move(p, best, order) for p in range(2)]) for order in orders]
