@@ -23,10 +23,12 @@ from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.problem.causes import check_repeatable
 from sidebayes.guides.engines.problem.declared import collapsed_sites
 from sidebayes.guides.engines.problem.density import (
+    discrete_sites,
     filling,
     log_joint,
     place,
     sum_log_prob,
+    summing_out,
     trace_model,
     traced,
     unconstrained_start,
@@ -282,15 +284,12 @@ def _observed(trace: Mapping[str, dict]) -> Rung:
 
 
 def _discrete(latent: Mapping[str, dict]) -> Rung:
-    found = [name for name, site in latent.items() if site["fn"].support.is_discrete]
+    found = discrete_sites(latent)
     if not found:
         return Rung("discrete", "ok", "no discrete latent sites")
-    return Rung(
-        "discrete",
-        "fail",
-        f"{', '.join(map(repr, found))} are discrete and latent",
-        "sum them out: a site of labels becomes LinkedMixture(LinkedCategorical(...), components)",
-    )
+    are = "is" if len(found) == 1 else "are"
+    what = f"{', '.join(map(repr, found))} {are} discrete and latent"
+    return Rung("discrete", "fail", what, summing_out(latent))
 
 
 def _support(

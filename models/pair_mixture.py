@@ -85,4 +85,6 @@ def pair_mixture(
     weights = mixing_weights(num_clusters, concentration)
     density = class_components(x, num_clusters, num_components, covariance, prior, concentration)
     labels = LinkedCategorical(jnp.log(weights), graph, inference=inference, **law)
-    numpyro.sample("x", LinkedMixture(labels, density), obs=x)
+    mixture = LinkedMixture(labels, density)
+    mixture.is_untold = min(num_clusters, num_components) > 1 and not graph.states_any
+    numpyro.sample("x", mixture, obs=x)

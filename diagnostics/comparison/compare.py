@@ -48,6 +48,8 @@ _HEADINGS = {
     "flip": "flip",
     "compile_s": "compile s",
     "run_s": "run s",
+    "search_s": "search s",
+    "other_s": "other s",
     "total_s": "total s",
     "ess_per_s": "ESS / s",
     "approximate": "approximate",
@@ -55,7 +57,7 @@ _HEADINGS = {
 _WHOLE = ("divergences", "links", "violated", "ess")
 _OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "kind", "violated", "flip")
 _ON_LINKS = ("links", "kind", "violated")
-_COST = ("compile_s", "run_s", "total_s", "ess_per_s", "approximate")
+_COST = ("compile_s", "run_s", "search_s", "other_s", "total_s", "ess_per_s", "approximate")
 _CAPTIONS = ("What came out", "How sure it is", "What it cost")
 _WIDE = 110
 """Characters of a line from which on a table in text is folded into its parts."""
@@ -86,7 +88,8 @@ class Comparison:
         - ``links``, the ``kind`` as which they were used (hard, soft, learned), and those
           ``violated`` by the labels;
         - ``flip``, the posterior mean of a flip rate;
-        - ``compile_s``, ``run_s``, and ``total_s``, the whole time of the fit; ``ess_per_s``;
+        - ``compile_s``, ``run_s``, ``search_s`` for the mode at which a sampler starts, ``other_s``, and
+          ``total_s``, of which these are the parts (see `Fit.seconds`); ``ess_per_s``;
         - ``approximate``.
 
         Fits of one model to the same data are measured against one of them:
@@ -318,10 +321,6 @@ def _text(column: str, value: Any) -> str:
         "log_evidence",
         "bic",
         "elpd_loo",
-        "compile_s",
-        "run_s",
-        "total_s",
-        "ess_per_s",
-    ):
+    ) or column.endswith("_s"):
         return f"{value:.1f}"
     return f"{value:.0%}" if column == "bad_k" else f"{value:.3f}"

@@ -38,7 +38,7 @@ def leave_one_out(
         none.
     """
     rows: dict[str, dict[str, float]] = {}
-    notes, unusable, raised = [], [], []
+    notes, unusable, failed, raised = [], [], [], []
     scored: dict[Scored, dict[str, NDArray[np.float64]]] = {}
     for name, fit in fits.items():
         rows[name] = {"elpd_loo": np.nan, "bad_k": np.nan}
@@ -54,6 +54,8 @@ def leave_one_out(
             unusable.append(f"{quoted(name)} ({wide} of {found.n_data_points} units)")
             continue
         rows[name]["elpd_loo"] = float(found.elpd)
+        if fit.verdict[0] == "bad":
+            failed.append(quoted(name))
         if points := point_sites(fit.tree):
             raised.append(f"{quoted(name)} (by about {sum(points.values())}, for {listed(points)})")
         scored.setdefault(Scored.of(fit), {})[name] = np.asarray(found.elpd_i)
@@ -62,6 +64,11 @@ def leave_one_out(
             f"Do not use the LOO elpd of {in_a_row(unusable)}, where Pareto k is too high; "
             ".loo(refit=True) fits again without each of these units, and .kfold() without a tenth of all "
             "at a time, unless parameters belong to single units."
+        )
+    if failed:
+        notes.append(
+            f"The LOO elpd of {in_a_row(failed)} is of a run that failed, and does not count whatever its "
+            "Pareto k is."
         )
     if raised:
         notes.append(

@@ -30,6 +30,8 @@ def row_of(fit: AskedFit) -> dict[str, Any]:
         "kind": link_kind(fit.tree),
         "compile_s": seconds["compile"],
         "run_s": seconds["run"],
+        "search_s": seconds.get("search") or np.nan,
+        "other_s": seconds.get("other", np.nan),
         "total_s": seconds["total"],
         "ess_per_s": found["ess"] / seconds["run"] if seconds["run"] else np.nan,
         "approximate": fit.approximate or "",

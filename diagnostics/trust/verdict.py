@@ -120,6 +120,7 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
         few = sizes["chain"] * sizes["draw"] < _ESS_PER_CHAIN
         return ("caution", f"{sizes['draw']} draws are few; raise num_draws.") if few else None
     rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
+    more = getattr(fit.config, "for_more", "run longer")
     if rhat > 1.05:
         renumbered = "responsibilities" in fit.tree and not is_ordered(fit.tree)
         whatever = ", whatever the numbering of the clusters" if renumbered else ""
@@ -131,10 +132,10 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
                 "chains rarely cross whatever their length, so that the share of each mode is unknown; "
                 "take SMC, which needs proper priors, or tighten the prior."
             )
-        return "bad", f"{said}: they found different answers; run longer, or tighten the prior."
+        return "bad", f"{said}: they found different answers; {more}, or tighten the prior."
     if rhat > _RHAT or ess < _ESS_PER_CHAIN * sizes["chain"]:
         worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"
-        return "caution", f"Not yet enough draws ({worst}); run longer."
+        return "caution", f"Not yet enough draws ({worst}); {more}."
     if is_sampler and sizes["chain"] == 1:
         return "caution", (
             "One chain cannot show whether others would agree with it; run several (num_chains)."

@@ -223,6 +223,9 @@ class Engine:
     length: ClassVar[str] = "max_steps"
     """Name of the field that limits the length of a run."""
 
+    for_more: ClassVar[str] = "run longer"
+    """What to do if draws disagree or are few."""
+
     streams: ClassVar[bool] = False
     """Whether the engine can read a table on disk, a block of rows at a time."""
 

@@ -19,6 +19,7 @@ from .problem.density import abstract_trace, latent_sites
 from .problem.honoured import is_improper
 
 __all__ = [
+    "FLAT",
     "Short",
     "at_corner",
     "flat_sites",
@@ -27,6 +28,9 @@ __all__ = [
     "short_of_summit",
     "without_peak",
 ]
+
+FLAT = "the density does not fall along a direction in"
+"""Beginning of what is said where nothing but flat priors determines sites."""
 
 _MOST = 100
 """Coordinates up to which curvature is looked at; each costs two gradients."""
@@ -102,7 +106,7 @@ def _flat(sites: tuple[str, ...]) -> str:
     """Say that nothing determines sites but flat priors."""
     one = len(sites) == 1
     return (
-        f"the density does not fall along a direction in {', '.join(sites)}, whose "
+        f"{FLAT} {', '.join(sites)}, whose "
         f"{'prior is' if one else 'priors are'} flat: the data do not determine {'it' if one else 'them'}, "
         f"or send {'it' if one else 'them'} to infinity, as where classes are separated; take "
         f"{'a proper prior' if one else 'proper priors'}"

@@ -216,7 +216,7 @@ def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult
     # a bound holds whatever the draws missed
     if evidence and evidence.kind == "estimate" and evidence.standard_error is not None:
         evidence = evidence_below(evidence.value)  # whose error does not know of this mode
-        message += f", whose estimate is no more than a lower bound, {evidence}"
+        message += f"; the estimate is no more than a lower bound, {evidence}"
     return replace(result, status=Status(False, message), log_evidence=evidence)
 
 
@@ -241,6 +241,7 @@ def _check(run: Run) -> None:
     if run.card is None:
         check_values(problem)
         problems.warn_of_idle_data(problem, run.method)
+    problems.warn_of_untold(problem, run.method)
     latent_supports(problem)
     if run.card is None:
         check_repeatable(problem)

@@ -78,6 +78,7 @@ __all__ = [
     "suit_links",
     "tying_argument",
     "warn_of_idle_data",
+    "warn_of_untold",
 ]
 
 
@@ -199,6 +200,14 @@ def warn_of_idle_sites(problem: Problem, method: str) -> None:
                 f"{method}: no other site depends on {name!r}, nor {name!r} on another, so that its "
                 "posterior is its prior; use it in the model, or leave it out"
             )
+
+
+def warn_of_untold(problem: Problem, method: str) -> None:
+    """Warn of clusters that are arbitrary because no link says which components make them up."""
+    for fn in posterior.label_sites(problem).values():
+        untold = fn.is_untold and fn.num_classes is None  # of classes the verdict alone says it
+        if untold and (said := fn.remark()) is not None:
+            warn_user(f"{method}: {said[0].lower()}{said[1:]}")
 
 
 def _same_shape(value: Any, data: Any) -> bool:

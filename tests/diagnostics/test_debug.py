@@ -68,7 +68,8 @@ def test_discrete_latent():
             numpyro.sample("x", dist.Normal(label, 1.0), obs=x)
 
     report = debug(model, X[:, 0])
-    assert report["discrete"].finding == "'label' are discrete and latent"
+    assert report["discrete"].finding == "'label' is discrete and latent"
+    assert "Labels of a mixture: LinkedMixture" in report["discrete"].remedy
     assert verdicts(report)["gradient"] == "skipped"
     assert report["observed"].verdict == "note"
 

@@ -17,7 +17,10 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.guides.engines.symmetries.ends import distinct_ends
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.partitions.component_clusters import free_components
 from sidebayes.models.mcp import mcp
+from sidebayes.models.pair_mixture import pair_mixture
 from sidebayes.models.scp import scp
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
@@ -25,6 +28,7 @@ from sklearn.mixture import GaussianMixture
 import sidebayes as sb
 from sidebayes import EM
 from sidebayes.results.base.information import _of_parameters
+from sidebayes.runs.problems import warn_of_untold
 from tests.support.draws import at_one
 from tests.support.partitions import (
     LINKS,
@@ -33,6 +37,7 @@ from tests.support.partitions import (
     basis_of,
     four,
     links_of,
+    mixture_of,
     params_of,
     problem_of,
     softmax,
@@ -197,6 +202,52 @@ def test_must_links_alone_are_remarked():
     alone = LINKS.pairs[LINKS.weights > 0]
     assert said in sb.fit("scp", X, sb.Links(alone, np.ones(len(alone))), **given).verdict[1]
     assert said not in sb.fit("scp", X, LINKS, **given).verdict[1]
+
+
+def test_arbitrary_clusters_are_said():
+    """The bound of fits without links does not depend on the clusters of components."""
+    for model, options in (
+        (mcp, {"num_components": 4}),
+        (pair_mixture, {"num_components": 2}),
+    ):
+        for links in (None, LINKS.with_weights(np.zeros(len(LINKS)))):
+            args = jnp.asarray(X), LabelGraph.build(links, len(X))
+            problem = Problem(model, args, {"num_clusters": 2, **options})
+            with pytest.warns(sb.SideBayesWarning, match="no link says which components"):
+                warn_of_untold(problem, model.__name__)
+        one_each = Problem(
+            model, args, {"num_clusters": 2} | {"num_components": 2 if model is mcp else 1}
+        )
+        warn_of_untold(one_each, model.__name__)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "sizes", "free"),
+    [
+        ({}, [9, 9, 9], [0, 1]),
+        ({}, [9, 0.5, 9], []),  # a component that is hardly any point's
+        ({(0, 1): 2.0}, [9, 9, 9], []),
+        ({(0, 1): 0.05}, [9, 9, 9], [0, 1]),
+        ({(0, 2): -2.0}, [9, 9, 9], [1]),
+        ({(0, 0): 5.0}, [9, 9, 9], [0, 1]),
+    ],
+)
+def test_components_that_no_link_places(pairs, sizes, free):
+    """Two of three components share a cluster; pulls between components hold them there."""
+    pull = np.zeros((3, 3))
+    for (one, two), weight in pairs.items():
+        pull[one, two] = pull[two, one] = weight
+    found = free_components(pull, np.zeros(2), np.eye(2)[[0, 0, 1]], np.array(sizes))
+    assert found.tolist() == free
+
+
+def test_links_that_hardly_matter_are_said():
+    weak = LINKS.with_weights(1e-3 * np.sign(LINKS.weights))
+    fn, value = mixture_of(problem_of(weak), params_of())
+    assert "Links hardly tell the cluster of components 0, 1, 2, 3" in fn.remark_on_draw(
+        "x", value, True
+    )
+    assert fn.remark() is None
 
 
 @pytest.mark.parametrize(

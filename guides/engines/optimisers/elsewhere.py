@@ -13,10 +13,14 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
+from numpyro.distributions import constraints
 from scipy.stats import chi2, multivariate_t
+
+from sidebayes.common.magnitudes import shown
 
 from ..base import Problem
 from ..modes import Modes
+from ..plumbing.indicators import plain_support
 from ..plumbing.programs import compiled
 from ..problem.density import (
     abstract_trace,
@@ -89,6 +93,8 @@ class Elsewhere(NamedTuple):
         Number of points with which the search began.
     sites : dict of ndarray
         Latent sites at its peak.
+    turned : tuple of str
+        Sites whose signs, turned together, bring it to the draws at the same density; empty if none do.
     """
 
     share: float
@@ -96,15 +102,22 @@ class Elsewhere(NamedTuple):
     own_log_mass: float
     starts: int
     sites: dict[str, NDArray]
+    turned: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return what was found, and what to do."""
         place = ", ".join(f"{name} = {_text(value)}" for name, value in self.sites.items())
-        return (
+        found = (
             f"a search from {self.starts} points found a mode that draws missed, and that holds about "
             f"{self.share:.0%} of the posterior (log mass {self.log_mass:.1f}, that of the draws at most "
-            f"{self.own_log_mass:.1f}); it lies at {place}: run another engine that starts there (init=), "
-            "and do not trust this one alone"
+            f"{self.own_log_mass:.1f}); it lies at {place}"
+        )
+        if not self.turned:
+            return f"{found}: run another engine that starts there (init=), and do not trust this one alone"
+        return (
+            f"{found}. It is a mirror image of the draws, by the signs of {' and '.join(self.turned)}: "
+            "declare there that signs along an axis may change, "
+            'infer={"symmetry": {AXIS: "signs"}}, or give a prior of one sign'
         )
 
 
@@ -189,8 +202,32 @@ def mass_elsewhere(
         if share >= _MATTERS and inside < _MISSED * share:
             free = ravel_pytree(template)[1](jnp.asarray(mode.point))
             sites = {n: np.asarray(place(problem, free)[0][n]["value"]) for n in free}
-            return Elsewhere(float(share), float(mass), bound, number, sites)
+            turns = _turns(latent, sites)
+            images = outward(
+                {n: np.stack([turn.get(n, v) for turn in turns]) for n, v in sites.items()}
+            )
+            height, _ = slopes(np.concatenate([mode.point[None], images]))
+            apart = np.square(np.linalg.solve(root, (images - centre).T)).sum(axis=0)
+            alike = (np.abs(height[1:] - height[0]) <= _NEAR) & (apart <= _radius(width))
+            turned = tuple(turns[int(np.argmax(alike))]) if alike.any() else ()
+            return Elsewhere(float(share), float(mass), bound, number, sites, turned)
     return None
+
+
+def _turns(latent: Mapping[str, dict], sites: Mapping[str, NDArray]) -> list[dict[str, NDArray]]:
+    """Values with other signs: of sites, of all with an axis of that length, and of single columns."""
+    signed = [n for n in sites if plain_support(latent[n]["fn"].support) is constraints.real]
+    last = {n: sites[n].shape[-1:] for n in signed}
+    groups = [
+        *([n] for n in signed),
+        *([n for n in signed if last[n] == one] for one in last.values()),
+    ]
+    found = [{n: -sites[n] for n in group} for group in [*groups, signed]]
+    for group in groups:
+        size = math.prod(last[group[0]])
+        for signs in 1 - 2 * np.eye(size) if size > 1 else ():
+            found.append({n: sites[n] * signs for n in group})
+    return found
 
 
 def log_volume(flat: NDArray) -> float:
@@ -210,7 +247,7 @@ def log_volume(flat: NDArray) -> float:
 
 def _text(value: NDArray) -> str:
     """Format numbers to three digits."""
-    return np.array2string(value, precision=3, separator=", ", max_line_width=10_000)
+    return shown(np.reshape([float(f"{one:.3g}") for one in np.ravel(value)], np.shape(value)))
 
 
 def _rows(draws: NDArray) -> NDArray:

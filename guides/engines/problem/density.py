@@ -37,6 +37,7 @@ __all__ = [
     "bijector_of",
     "circular_sites",
     "deterministics",
+    "discrete_sites",
     "filled",
     "filling",
     "free_shapes",
@@ -50,6 +51,7 @@ __all__ = [
     "shapes_at",
     "site_log_prob",
     "sum_log_prob",
+    "summing_out",
     "trace_model",
     "traced",
     "unconstrain",
@@ -216,15 +218,36 @@ def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:
         If one is discrete; the engines require that it is summed out.
     """
     found = {name: site for name, site in trace.items() if is_latent(site)}
-    for name, site in found.items():
-        if site["fn"].support.is_discrete:
-            raise TypeError(
-                f"site {name!r} is a discrete latent; sum it out. Labels of a mixture: LinkedMixture, or "
-                "numpyro's MixtureSameFamily. States of a chain: carry log probabilities along by "
-                "jax.lax.scan, add up with jax.nn.logsumexp (the forward algorithm), and give the total to "
-                "numpyro.factor"
-            )
+    for name in discrete_sites(found):
+        raise TypeError(f"site {name!r} is a discrete latent; {summing_out(found)}")
     return found
+
+
+def discrete_sites(latent: Mapping[str, dict]) -> list[str]:
+    """Names of those latent sites that are discrete."""
+    return [name for name, site in latent.items() if site["fn"].support.is_discrete]
+
+
+def summing_out(latent: Mapping[str, dict]) -> str:
+    """How to sum the discrete sites among latent ones out."""
+    sites = [latent[name] for name in discrete_sites(latent)]
+    bounds = [getattr(site["fn"].support, "base_constraint", site["fn"].support) for site in sites]
+    if any(hasattr(own, "lower_bound") and not hasattr(own, "upper_bound") for own in bounds):
+        return (
+            "its counts have no upper bound: sum it out in closed form where there is one, or up to a bound "
+            "beyond which its probability is negligible, and give jax.nn.logsumexp of these terms to "
+            "numpyro.factor"
+        )
+    if len(sites) == 1 and not sites[0]["cond_indep_stack"] and jnp.size(sites[0]["value"]) == 1:
+        return (
+            "sum it out: add the log probability of each of its values to the log density of all data given "
+            "that value, and give jax.nn.logsumexp of these totals to numpyro.factor"
+        )
+    return (
+        "sum it out. Labels of a mixture: LinkedMixture, or numpyro's MixtureSameFamily. States of a "
+        "chain: carry log probabilities along by jax.lax.scan, add up with jax.nn.logsumexp (the forward "
+        "algorithm), and give the total to numpyro.factor"
+    )
 
 
 def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array | None]:

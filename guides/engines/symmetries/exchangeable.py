@@ -43,6 +43,14 @@ _STEP = 0.3
 """Standard deviation, relative to one and the size of a coordinate, of points about draws."""
 _SORTED = constraints.ordered_vector, constraints.positive_ordered_vector
 """Supports whose entries no permutation leaves inside."""
+_BY_WEIGHTS = (
+    "The components are told apart by their weights alone, so that they may change their numbers between "
+    "draws, which are averaged as they are: use what numbers do not change, such as fit.same_cluster. Take "
+    "broken sticks from stick_weights (sidebayes.models.blocks.mixtures.sticks), weights of which none comes "
+    "first from a Dirichlet distribution, and weights that depend on covariates from the softmax of "
+    "coefficients in a plate of the components"
+)
+"""Remark on components that only their weights tell apart."""
 
 
 class ClusterAxes(NamedTuple):
@@ -141,9 +149,15 @@ def cluster_axes(
         axes = _axes_of_length(latent_sites(trace), dims, size)
     ends = {n: np.stack([draws[n][0, 0], draws[n][-1, -1]]) for n in latent}
     seen = _Viewer(problem, ends, axes, dims, size)
-    best, doubt = _exchangeable(seen, axes, size)
+    best, alike, doubt = _exchangeable(seen, axes, size)
     if not best:
-        return ClusterAxes(dims, True, doubt)
+        if not alike:
+            return ClusterAxes(dims, True, doubt)
+        named = {n: _renamed(own, alike) for n, own in dims.items()}
+        told = {n for n in dims if {size, size - 1} & {*jnp.shape(trace[n]["value"])}}
+        by_number = tuple(n for n in dims if n in told and not {*alike} & {*dims[n]})
+        is_mode = max(next(iter(draws.values())).shape[:2]) == 1  # whose numbers nothing changes
+        return ClusterAxes(named, True, None if is_mode else _BY_WEIGHTS, by_number)
     swap, cycle = _orders(size)
     orders = tuple(range(size)), swap, cycle
     views = [seen([_Move(p, best, order) for p in range(2)]) for order in orders]
@@ -166,8 +180,11 @@ def _orders(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _exchangeable(
     seen: _Viewer, axes: Sequence[str], size: int
-) -> tuple[tuple[str, ...], str | None]:
-    """The axes that permute together without a change of the density, and what is in doubt without any."""
+) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
+    """The axes that permute together without a change of the density; without any, what is in doubt.
+
+    The second axes are those of components which their weights alone tell apart.
+    """
     start = seen([_Move(0, (), tuple(range(size))), _Move(1, (), tuple(range(size)))])
     swap, cycle = _orders(size)
 
@@ -194,24 +211,19 @@ def _exchangeable(
         found += [own for own in likely if stay(own)]
         tried += len(sets)
     if found:
-        return (found[0] if core else max(found, key=len)), None
+        return (found[0] if core else max(found, key=len)), (), None
     if tried < 2 ** len(others) - (not core):
-        return (), (
+        doubt = (
             f"{len(axes)} axes are as long as there are components ({size}), so that not all sets of them "
             "were tried, and whether components may be renumbered is not known; call the axes of components, "
             "and no others, 'clusters', by a plate or by infer={'event_dims': [...]}"
         )
+        return (), (), doubt
     (moved,) = seen([_Move(0, core, cycle)])
     alike = bool(core) and _close(moved.columns, start[0].columns[list(cycle)]).all()
     free = not _close(start[0].weights, start[1].weights).all()
-    if alike and free and _close(moved.prior, start[0].prior):
-        return (), (
-            "The components are told apart by their weights alone, so that they may change their numbers "
-            f"between draws, which are averaged as they are: no site with an entry for each of the {size} "
-            "components gives the weights. Sample them from a Dirichlet distribution; where they depend "
-            "on covariates, sample coefficients in a plate of the components, and take the softmax"
-        )
-    return (), None
+    by_weights = alike and free and _close(moved.prior, start[0].prior)
+    return (), core if by_weights else (), None
 
 
 def _close(new: Any, old: Any) -> Any:

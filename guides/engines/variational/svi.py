@@ -25,7 +25,7 @@ from ..base import (
 )
 from ..expectation_maximisation.streamed_data import StreamedTable
 from ..optimisers.ascent import ascend
-from ..optimisers.moments import judge_draws
+from ..optimisers.moments import Judgement, judge_draws
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
 from ..plumbing.progress import progress_bar
@@ -38,6 +38,7 @@ from ..problem.importance import (
     visit,
     visit_ahead,
 )
+from ..ridges import FLAT
 from ..steps.batches import Batches, deal_connected_sets, estimated_log_prob, large_batches
 from ..steps.starts import random_keys
 from ..steps.updates import refuse_restricted
@@ -208,6 +209,8 @@ class SVI(KeptEngine):
         kind = "bound" if approximate is None else "estimate"
         bound = proper(problem, Evidence(float(log_weights.mean()), kind, error))
         judged = judge_draws(problem, mode.free, flat, sites, log_weights, clock, seed)
+        if not mode.is_mode and FLAT in mode.message:  # no posterior that draws could be close to
+            judged = Judgement(False, mode.message[mode.message.index(FLAT) :], even=False)
         return EngineResult(
             engine=self.name,
             draws={name: v[None] for name, v in sites.items()},

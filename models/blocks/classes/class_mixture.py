@@ -77,8 +77,6 @@ class ClassifiedMixture(LinkedMixture):
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("stated",)
     stated: Array | None
     """Probability of the statement about each point given its class, (num_points, num_classes)."""
-    is_untold: bool = False
-    """Whether `sample_classified` was told nothing about the class of any point."""
 
     @property
     def is_told(self) -> Array:

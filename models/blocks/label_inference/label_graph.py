@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sidebayes.common.arrays import is_traced
 from sidebayes.common.fields import check_integer
 
 from ..side_information.groups import Groups
@@ -258,6 +259,11 @@ class LabelGraph:
     def num_links(self) -> int:
         """Number of rows for links, including padding; `links` has the links themselves."""
         return self.pairs.shape[0]
+
+    @property
+    def states_any(self) -> bool:
+        """Whether any link has a weight, or may have one, in a traced graph."""
+        return is_traced(self.pair_weights) or bool(np.any(self.pair_weights))
 
     @property
     def num_real(self) -> int:

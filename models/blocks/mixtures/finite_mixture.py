@@ -38,6 +38,8 @@ class FiniteMixture(Collapsed):
 
     is_exchangeable: bool = True
     """Whether labels may be renumbered; not if each label has side information of its own."""
+    is_untold: bool = False
+    """Whether labels or classes mean what side information says of them, and there is none."""
 
     has_apart_rows: bool = False
     """Whether densities and labels of rows are separate, so that rows can be divided among devices."""
@@ -263,6 +265,15 @@ class FiniteMixture(Collapsed):
             "pair_weights": agree.astype(member.dtype),
         }
         return found | ({} if self.log_side is None else {"log_side": member})
+
+    def remark(self) -> str | None:
+        """Say that clusters are arbitrary."""
+        if not self.is_untold:
+            return None
+        return (
+            "No link says which components make up a cluster, so that it is arbitrary: state links, or "
+            "take gmm, whose clusters are single components"
+        )
 
     def approximation(self) -> str | None:
         """Name what is approximate in `log_prob`; None if it is exact. See `check_inference`."""

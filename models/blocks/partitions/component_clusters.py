@@ -12,18 +12,22 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array, lax
 from jax.scipy.special import xlogy
+from numpy.typing import NDArray
 from numpyro.distributions.transforms import Transform
 
 from ..block import Block, Discrete, Observation
 from ..collapsed import Collapsed
 
-__all__ = ["ComponentClusters", "FlatSimplex"]
+__all__ = ["ComponentClusters", "FlatSimplex", "free_components"]
 
 _SWEEPS = 50
 """Maximum number of sweeps of iterated conditional modes over all components."""
 
 _INSIDE = 0.1
 """Share by which a vertex is moved to the middle of its simplex for gradient updates."""
+
+_FREE = 0.1
+"""Loss, in nats, below which a component could as well be in another cluster."""
 
 
 class FlatSimplex(dist.Dirichlet):
@@ -146,6 +150,30 @@ def settled_clusters(
 
     start = jnp.asarray(0), owner, jnp.asarray(True)
     return lax.while_loop(lambda s: (s[0] < _SWEEPS) & s[2], sweep, start)[1]
+
+
+def free_components(
+    pull: NDArray, side: NDArray, table: NDArray, sizes: NDArray
+) -> NDArray[np.int64]:
+    """Components of points that share their cluster, and could as well be in another one.
+
+    Parameters
+    ----------
+    pull : ndarray, shape (num_components, num_components)
+        Gain, in nats, if two components share their cluster; symmetric.
+    side : ndarray, broadcast to the shape of `table`
+        Gain if a component is in a cluster.
+    table : ndarray, shape (num_components, num_clusters)
+        Probability of each cluster given the component.
+    sizes : ndarray, shape (num_components,)
+        Expected number of points of each component; where it is less than one, the cluster does not matter.
+    """
+    member = np.eye(table.shape[1])[table.argmax(axis=1)] * (sizes >= 1)[:, None]
+    gain = (pull - np.diag(np.diag(pull))) @ member + side
+    own = (gain * member).sum(axis=1)
+    best = np.where(member > 0, -np.inf, gain).max(axis=1)
+    shared = (member @ member.sum(axis=0)) > 1
+    return np.flatnonzero(shared & (own - best < _FREE))
 
 
 class _Inside(Transform):

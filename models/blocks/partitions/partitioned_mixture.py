@@ -9,13 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax
-from jax.core import Tracer
 from numpyro.distributions import constraints
+
+from sidebayes.common.arrays import is_traced
+from sidebayes.common.magnitudes import listed
 
 from ..collapsed import Fitted, NamedArray
 from ..mixtures.finite_mixture import FiniteMixture
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.row_densities import draw_rows, row_log_densities
+from .component_clusters import free_components
 from .rule import Rule
 
 __all__ = ["PartitionedMixture"]
@@ -122,17 +125,44 @@ class PartitionedMixture(FiniteMixture):
         """Log weights of the components; those of the clusters are all zero."""
         return self.log_within
 
+    @property
+    def is_untold(self) -> bool:  # type: ignore[override]
+        """Whether clusters have several components, and no link says which."""
+        size, num_clusters = jnp.shape(self.table)
+        known = self.labels.graph.states_any or self.log_side is not None
+        return size > num_clusters > 1 and not known
+
     def remark(self) -> str | None:
-        """Say that must-links alone do not separate clusters."""
+        """Say that no link, or must-links alone, do not separate clusters."""
         weights = self.labels.graph.pair_weights
-        if isinstance(weights, Tracer):
-            return None
+        if self.is_untold or is_traced(weights):
+            return super().remark()
         weights = np.asarray(weights)
         if not (weights > 0).any() or (weights < 0).any():
             return None
         return (
             "All links are must-links, and one cluster of all rows keeps every one of them: clusters may "
             "have merged for no other reason; state cannot-links too"
+        )
+
+    def remark_on_draw(self, name: str, value: Any, is_density: bool) -> str | None:
+        """Name components that no link places in a cluster."""
+        if self.is_untold:
+            return None
+        factors = self.log_factors(value)
+        prob = jnp.exp(self.log_memberships(factors))
+        first, second = self.ends
+        pull = (self.log_odds[:, None] * prob[first]).T @ prob[second]
+        side = 0.0 if self.log_side is None else prob.T @ self.log_side
+        free = free_components(
+            *map(np.asarray, (pull + pull.T, side, self.table, prob.sum(axis=0)))
+        )
+        if not len(free):
+            return None
+        which = "component" if len(free) == 1 else "components"
+        return (
+            f"Links hardly tell the cluster of {which} {listed(free)}, so that it is arbitrary: link more "
+            "points there, or take fewer components (num_components)"
         )
 
     @property

@@ -32,6 +32,17 @@ def test_a_score_with_high_k_is_not_to_be_used():
     assert "do not use" in str(alone)
 
 
+def test_a_score_of_a_run_that_failed_is_said_not_to_count():
+    failed = sampled(1)
+    failed.tree["fit_info"].attrs["converged"] = 0
+    table = compare_fits({"failed": failed, "sound": sampled(2)})
+    assert table.frame.loc["failed", ["trust", "bad_k"]].tolist() == ["no", 0]
+    assert "The LOO elpd of failed is of a run that failed, and does not count" in str(table)
+    assert "of sound" not in str(table.notes)
+    parts = table.frame[["compile_s", "run_s", "search_s", "other_s"]].sum(axis=1)
+    np.testing.assert_allclose(parts, table.frame["total_s"])
+
+
 def test_a_score_whose_k_has_no_value_is_not_to_be_used():
     wild = sampled(1)
     terms = wild.tree["log_likelihood"]["x"]

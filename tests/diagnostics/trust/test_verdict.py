@@ -19,6 +19,7 @@ from sidebayes import (
     CoordinateAscent,
     Laplace,
     MonteCarloEM,
+    NestedSlice,
     PartialLabels,
     Pathfinder,
 )
@@ -163,7 +164,16 @@ def test_a_routine_of_one_start_vouches_for_known_labels_alone(classes, level):
     [
         (NUTS(), 0.0, "each agrees with itself: they are in modes of their own"),
         (NUTS(), 2.0, "they found different answers; run longer"),
-        (SMC(), 0.0, "they found different answers; run longer"),
+        (
+            SMC(),
+            0.0,
+            "they found different answers; raise num_particles or num_mutations, or tighten",
+        ),
+        (
+            NestedSlice(),
+            0.0,
+            "they found different answers; raise num_live or num_slices, or tighten",
+        ),
     ],
 )
 def test_chains_in_modes_of_their_own_are_told_from_short_ones(engine, drift, said):

@@ -125,7 +125,7 @@ def test_an_estimate_of_evidence_becomes_a_lower_bound_where_a_mode_is_missed(mo
     assert not found.status.converged
     assert found.log_evidence.kind == "bound"
     assert found.log_evidence.value < -3.0
-    said = "settled; a search found a mode, whose estimate is no more than a lower bound, log"
+    said = "settled; a search found a mode; the estimate is no more than a lower bound, log"
     assert str(found.status).startswith(said)
 
 
@@ -214,3 +214,25 @@ def test_a_lower_bound_stays_one_where_a_mode_is_missed():
     assert fit.log_evidence.standard_error > 0
     assert fit.status.message.count("log evidence") == 1
     assert "estimate" not in fit.status.message
+
+
+def loadings(x):
+    """A factor whose sign is free."""
+    row = numpyro.sample("row", dist.Normal(0.0, 1.0).expand([2, 1]).to_event(2))
+    law = dist.LowRankMultivariateNormal(jnp.zeros(2), row, 0.1 * jnp.ones(2))
+    numpyro.sample("x", law.expand([len(x)]).to_event(1), obs=x)
+
+
+def test_a_mode_that_mirrors_the_draws_is_named_with_the_cure():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 1)) * np.array([1.5, -1.0]) + 0.3 * rng.normal(size=(40, 2))
+    draws = np.array([[1.5], [-1.0]]) * (1 + 0.1 * rng.normal(size=(2, 500, 1, 1)))
+    draws += 0.05 * rng.normal(size=draws.shape)
+    found = mass_elsewhere(Problem(loadings, (jnp.asarray(x),)), {"row": draws}, 0)
+    assert found.turned == ("row",)
+    text = str(found)
+    assert "\n" not in text
+    assert (
+        'by the signs of row: declare there that signs along an axis may change, infer={"symm'
+        in text
+    )

@@ -17,6 +17,7 @@ from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.optimisers.laplace import Laplace
 from sidebayes.guides.engines.optimisers.optimise import MAP
 from sidebayes.guides.engines.ridges import at_corner, flat_sites, short_of_mode, without_peak
+from sidebayes.guides.engines.variational.svi import SVI
 from sklearn.linear_model import Lasso
 from statsmodels.regression.quantile_regression import QuantReg
 
@@ -95,6 +96,22 @@ def all_ones(y):
     with numpyro.plate("rows", len(y)):
         numpyro.sample("y", dist.Bernoulli(logits=logit), obs=y)
         numpyro.sample("z", dist.Normal(0.0, scale), obs=1.0 * y)
+
+
+def sum_of_two(y):
+    one = numpyro.sample("one", dist.ImproperUniform(dist.constraints.real, (), ()))
+    two = numpyro.sample("two", dist.ImproperUniform(dist.constraints.real, (), ()))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(one + two, 1.0), obs=y)
+
+
+def test_draws_are_not_close_to_a_posterior_that_is_none():
+    with jax.enable_x64(True):
+        engine = SVI(num_steps=100, num_restarts=2, num_draws=100)
+        result = engine.run(Problem(sum_of_two, (jnp.arange(6.0),)), progress=False)
+    assert not result.status.converged
+    assert "does not fall along a direction in one, two, whose priors" in result.status.message
+    assert "where the posterior has" not in result.status.message
 
 
 @pytest.mark.parametrize("engine", [MAP(num_restarts=2), EM(num_restarts=2)], ids=["map", "em"])

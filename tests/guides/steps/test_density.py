@@ -154,12 +154,27 @@ def test_wrong_number_of_event_dims_is_refused():
         site_dims(Problem(model, ()))
 
 
-def test_discrete_latent_is_named():
+@pytest.mark.parametrize(
+    ("law", "is_row", "said"),
+    [
+        (dist.Bernoulli(0.5), True, "sum it out. Labels of a mixture: LinkedMixture"),
+        (dist.Categorical(jnp.ones(2) / 2), False, "sum it out: add the log probability of each"),
+        (dist.Poisson(2.0), False, "its counts have no upper bound: sum it out in closed form"),
+        (dist.Poisson(2.0), True, "its counts have no upper bound: sum it out in closed form"),
+    ],
+)
+def test_discrete_latent_is_named(law, is_row, said):
+    """Labels of rows are not the only discrete sites."""
+
     def model(x):
-        z = numpyro.sample("z", dist.Bernoulli(0.5))
+        if is_row:
+            with numpyro.plate("rows", len(x)):
+                z = numpyro.sample("z", law)
+        else:
+            z = numpyro.sample("z", law)
         numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
 
-    with pytest.raises(TypeError, match="'z' is a discrete latent; sum it out"):
+    with pytest.raises(TypeError, match=f"'z' is a discrete latent; {said}"):
         latent_supports(Problem(model, (jnp.ones(3),)))
 
 

@@ -125,6 +125,7 @@ class NestedSlice(KeptEngine):
     max_steps: Count = 2000
     name: ClassVar[str] = "nested"
     starts_at_prior: ClassVar[bool] = True
+    for_more: ClassVar[str] = "raise num_live or num_slices"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -134,6 +134,7 @@ class SMC(KeptEngine):
     max_steps: Count = 200
     name: ClassVar[str] = "smc"
     starts_at_prior: ClassVar[bool] = True
+    for_more: ClassVar[str] = "raise num_particles or num_mutations"
 
     def run(
         self,
