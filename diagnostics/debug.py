@@ -117,7 +117,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     -------
     DebugReport
         Rungs ``links`` (if there are any), ``trace``, ``observed``, ``discrete``, ``support``,
-        ``indices``, ``density``, ``gradient`` and ``arguments``.
+        ``density``, ``indices``, ``gradient`` and ``arguments``.
 
     Examples
     --------
@@ -184,11 +184,11 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     yield _support(trace, admitted, log_weights)
     if discrete.verdict == "fail" or not latent:
         why = "sum out discrete sites first" if latent else "there is nothing to infer"
-        yield from (Rung(name, "skipped", why) for name in ("indices", "density", "gradient"))
+        yield from (Rung(name, "skipped", why) for name in ("density", "indices", "gradient"))
     else:
         for name, look in (
-            ("indices", _indices),
             ("density", partial(_density, seed=seed)),
+            ("indices", _indices),
             ("gradient", _gradient),
             ("arguments", _arguments),
         ):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.extend.core import Literal
 
@@ -39,6 +40,10 @@ _PLACING = (
 """Primitives that change the shape or type of numbers alone."""
 
 
+_NONE: Any = np.zeros((0, 4), int)
+"""Ranges of no reads."""
+
+
 class _Value(NamedTuple):
     """A value within a program.
 
@@ -49,11 +54,14 @@ class _Value(NamedTuple):
         The same before negative numbers were counted from the end, where it is an argument's own numbers.
     counted : Array or None
         The numbers that were counted from the end, where this is the result for negative ones.
+    looked_at : bool
+        Whether reads by this index are looked at.
     """
 
     now: Any
     given: Any = None
     counted: Any = None
+    looked_at: bool = False
 
     @property
     def is_own(self) -> bool:
@@ -67,11 +75,11 @@ class _Value(NamedTuple):
 
     def at(self, inside: Any) -> _Value:
         """The value within a part of the program, where `inside` stands for it."""
-        return _Value(inside, inside if self.is_own else None)
+        return _Value(inside, inside if self.is_own else None, looked_at=self.looked_at)
 
 
 def replayed(
-    program: Any, values: Sequence[Any], own: Collection[int] = (), change: Any = None
+    program: Any, values: Sequence[Any], own: Collection[int], change: Any = None
 ) -> tuple[list[Any], Array]:
     """Run a traced program again, and note the range of the indices by which it reads single elements.
 
@@ -84,53 +92,104 @@ def replayed(
     values : sequence of Array
         Of its constants, and of its inputs.
     own : collection of int
-        Which of these are data. As indices, their negative numbers are out of range; computed ones count from
-        the end, as in NumPy.
+        Which of these are data. Only reads by indices that depend on them are looked at. As indices, their
+        negative numbers are out of range; computed ones count from the end, as in NumPy.
     change : float, optional
-        What to add to each element that is read out of range.
+        What to add to each element that is read out of range. Without it there are no results, and only what
+        the indices need is computed.
 
     Returns
     -------
     results : list of Array
     ranges : Array, shape (num_reads, 4)
-        For each read along an axis, the lowest index (at most 0), the highest (at least -1), the number of
-        elements, and whether the indices are numbers of the data (1) or computed (0).
+        For each of these reads along an axis, the lowest index (at most 0), the highest (at least -1), the
+        number of elements, and whether the indices are numbers of the data (1) or computed (0).
     """
-    known = [_Value(one, one if k in own else None) for k, one in enumerate(values)]
-    out, ranges = _replay(program, known, change)
-    return [value.now for value in out], ranges
+    known = [_Value(v, v, looked_at=True) if k in own else _Value(v) for k, v in enumerate(values)]
+    wanted = [change is not None] * len(program.outvars)
+    out, ranges = _replay(program, known, wanted, change)
+    return [value.now for value, is_wanted in zip(out, wanted, strict=True) if is_wanted], ranges
 
 
-def _replay(jaxpr: Any, values: Sequence[_Value], change: Any) -> tuple[list[_Value], Array]:
+def _replay(
+    jaxpr: Any, values: Sequence[_Value], wanted: Sequence[bool], change: Any
+) -> tuple[list[_Value], Array]:
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
-    ranges = [jnp.zeros((0, 4), int)]
+    reading, needed = _needed(jaxpr, {v for v in known if known[v].looked_at}, wanted)
+    ranges: list[Any] = []
 
     def look(variable: Any) -> _Value:
-        return _Value(variable.val) if isinstance(variable, Literal) else known[variable]
+        if isinstance(variable, Literal):
+            return _Value(variable.val)
+        return known.get(variable, _Value(variable.aval))  # of which the shape alone is needed
 
-    for equation in jaxpr.eqns:
+    for number, equation in enumerate(jaxpr.eqns):
         kind, given = equation.primitive.name, list(map(look, equation.invars))
+        wants = [variable in needed for variable in equation.outvars]
+        if number not in reading and not any(wants):
+            continue
         if kind in _CALLS:
             inner = _inner(equation.params)
             own = [*map(_Value, getattr(inner, "consts", ()))]
-            out, found = _replay(getattr(inner, "jaxpr", inner), [*own, *given], change)
+            out, found = _replay(getattr(inner, "jaxpr", inner), [*own, *given], wants, change)
             ranges.append(found)
         elif kind in _LOOPS:
             results, found = _LOOPS[kind](equation.params, given, change)
             out = [*map(_Value, results)]
             ranges.append(found)
         else:
-            out = _applied(equation, given)
-            if kind in _READS:
+            out = _applied(equation, given) if any(wants) else []
+            if number in reading:
                 found, outside = _READS[kind](equation.params, given)
                 ranges.append(found)
-                read = out[0].now
-                if change is not None and outside is not None:
-                    read = _changed(read, outside, change)
-                own = given[0].is_own  # an index may be looked up in a table
-                out = [_Value(read, read if own else None)]
-        known.update(zip(equation.outvars, out, strict=True))
-    return list(map(look, jaxpr.outvars)), jnp.concatenate(ranges)
+                if change is not None and outside is not None and out:
+                    changed = _changed(out[0].now, outside, change)
+                    out = [_Value(changed, changed if out[0].given is not None else None)]
+        follows = any(value.looked_at for value in given)
+        known |= {
+            variable: value._replace(looked_at=follows)
+            for variable, value, is_wanted in zip(equation.outvars, out, wants, strict=bool(out))
+            if is_wanted
+        }
+    found = [one for one in ranges if len(one)]
+    return list(map(look, jaxpr.outvars)), jnp.concatenate(found) if found else _NONE
+
+
+def _needed(jaxpr: Any, data: set[Any], wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:
+    """Return the equations that read by `data`, or may do so inside, and which variables must be known."""
+    reading = set()
+    for number, equation in enumerate(jaxpr.eqns):
+        is_read = equation.primitive.name in _READS
+        if not data.isdisjoint(_variables(equation.invars[1:] if is_read else equation.invars)):
+            reading |= {number} if is_read or _reads_inside(equation) else set()
+        if not data.isdisjoint(_variables(equation.invars)):
+            data.update(equation.outvars)
+    needed = _variables([v for v, flag in zip(jaxpr.outvars, wanted, strict=True) if flag])
+    for number, equation in reversed([*enumerate(jaxpr.eqns)]):
+        is_wanted = not needed.isdisjoint(equation.outvars)
+        if is_wanted or number in reading:
+            of_index = equation.primitive.name in _READS and not is_wanted
+            needed.update(_variables(equation.invars[1:] if of_index else equation.invars))
+    return reading, needed
+
+
+def _variables(values: Sequence[Any]) -> set[Any]:
+    return {value for value in values if not isinstance(value, Literal)}
+
+
+def _reads_inside(equation: Any) -> bool:
+    """Return whether a call or a loop contains reads by index."""
+    kind, params = equation.primitive.name, equation.params
+    inner: Sequence[Any] = ()
+    if kind in _CALLS:
+        inner = [_inner(params)]
+    elif kind in _LOOPS:
+        inner = params.get("branches") or [params.get("body_jaxpr") or params["jaxpr"]]
+    return any(
+        one.primitive.name in _READS or _reads_inside(one)
+        for program in inner
+        for one in getattr(program, "jaxpr", program).eqns
+    )
 
 
 def _inner(params: dict[str, Any]) -> Any:
@@ -152,6 +211,8 @@ def _applied(equation: Any, given: list[_Value]) -> list[_Value]:
         if all(value.is_own or value.given is None for value in given):
             return [_Value(out[0], out[0])]
         return [_Value(out[0], bind([value.index for value in given])[0])]
+    if kind in _READS and given[0].is_own:  # an index may be looked up in a table
+        return [_Value(out[0], out[0])]
     if kind == "add" and given[0].given is not None:
         return [_Value(out[0], counted=given[0].given)]
     counts = kind == "select_n" and len(given) == 3 and given[1].given is not None
@@ -180,7 +241,7 @@ def _gathered(params: dict[str, Any], given: list[_Value]) -> tuple[Array, Array
     fills = mode == "FILL_OR_DROP" and fill is not None and fill == fill
     axes = [k for k, axis in enumerate(numbers.start_index_map) if sizes[axis] == 1]
     if clips or fills or not axes:
-        return jnp.zeros((0, 4), int), None
+        return _NONE, None
     index = given[1].index[..., jnp.array(axes)].astype(int)
     size = jnp.array([given[0].now.shape[numbers.start_index_map[k]] for k in axes], int)
     outside = ((index < 0) | (index >= size)).any(axis=-1)
@@ -193,7 +254,7 @@ def _sliced(params: dict[str, Any], given: list[_Value]) -> tuple[Array, Array |
     operand, *starts = given
     axes = [k for k, size in enumerate(params["slice_sizes"]) if size == 1]
     if not axes:
-        return jnp.zeros((0, 4), int), None
+        return _NONE, None
     index = jnp.stack([jnp.asarray(starts[k].index).astype(int) for k in axes])
     size = jnp.array([operand.now.shape[k] for k in axes], int)
     found = _ranges(index[None], size, [starts[k].given is not None for k in axes])
@@ -223,10 +284,18 @@ def _part(program: Any, outside: Sequence[_Value], change: Any) -> Any:
 
     def run(*inside: Any) -> tuple[list[Any], Array]:
         inputs = [value.at(one) for value, one in zip(outside, inside, strict=True)]
-        out, ranges = _replay(getattr(program, "jaxpr", program), [*consts, *inputs], change)
+        inner = getattr(program, "jaxpr", program)
+        wanted = [True] * len(inner.outvars)
+        out, ranges = _replay(inner, [*consts, *inputs], wanted, change)
         return [value.now for value in out], ranges
 
     return run
+
+
+def _carried(values: Sequence[_Value], given: Sequence[_Value]) -> list[_Value]:
+    """What a loop carries on, which may come from any of the values that it is given."""
+    follows = any(value.looked_at for value in given)
+    return [_Value(value.now, looked_at=follows) for value in values]
 
 
 def _scanned(params: dict[str, Any], given: list[_Value], change: Any) -> tuple[list[Any], Array]:
@@ -235,7 +304,7 @@ def _scanned(params: dict[str, Any], given: list[_Value], change: Any) -> tuple[
     else:
         first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
         consts, carry, rows = given[:first], given[first:last], given[last:]
-    unknown = [_Value(value.now) for value in carry]
+    unknown = _carried(carry, given)
     run = _part(params["jaxpr"], [*consts, *unknown, *rows], change)
 
     def step(state: list[Any], row: list[Any]) -> tuple[list[Any], tuple[list[Any], Array]]:
@@ -255,9 +324,10 @@ def _scanned(params: dict[str, Any], given: list[_Value], change: Any) -> tuple[
 def _repeated(params: dict[str, Any], given: list[_Value], change: Any) -> tuple[list[Any], Array]:
     first = params["cond_nconsts"]
     consts = given[first : first + params["body_nconsts"]]
-    carry = [value.now for value in given[first + params["body_nconsts"] :]]
+    state = _carried(given[first + params["body_nconsts"] :], given)
+    carry = [value.now for value in state]
     condition = _part(params["cond_jaxpr"], [*map(_Value, [*given[:first], *carry])], None)
-    run = _part(params["body_jaxpr"], [*consts, *map(_Value, carry)], change)
+    run = _part(params["body_jaxpr"], [*consts, *state], change)
     values = [value.now for value in consts]
     (_, ranges) = jax.eval_shape(run, *values, *carry)
 

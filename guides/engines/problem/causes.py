@@ -230,7 +230,8 @@ def check_indices(problem: Problem) -> None:
         k: name
         for k, one in enumerate(values)
         for name, data in (given_data(problem)[1] | problem.kwargs).items()
-        if isinstance(data, jax.Array | Groups) and any(one is x for x in jax.tree.leaves(data))
+        if isinstance(data, jax.Array | np.ndarray | Groups)
+        if any(_is_copy(one, leaf) for leaf in jax.tree.leaves(data))
     }
     if problem.unseen:  # outcomes may be unknown, of which a density depends on nothing
         values = list(map(_made_up, values))
@@ -239,12 +240,9 @@ def check_indices(problem: Problem) -> None:
         return replayed(program.jaxpr, values, names, change)
 
     try:
-        count = len(jax.eval_shape(read, values)[1])
+        ranges = evaluated(lambda: read(values)[1])
     except Exception:  # an operation that cannot be applied again is no fault of the model
         return
-    if not count:
-        return
-    ranges = evaluated(lambda: read(values)[1])
     outside = np.flatnonzero((ranges[:, 0] < 0) | (ranges[:, 1] >= ranges[:, 2]))
     if not len(outside):
         return
@@ -256,6 +254,13 @@ def check_indices(problem: Problem) -> None:
         return
     used = {name: np.asarray(values[k]) for k, name in names.items() if live[str(fixed[0])][k]}
     raise ValueError(_beyond(*map(int, ranges[fixed[0]]), used, problem.unseen))
+
+
+def _is_copy(one: Any, data: Any) -> bool:
+    """Return whether a constant of a program is an array of the data, or a copy of an option."""
+    if one is data or not isinstance(data, np.ndarray):
+        return one is data
+    return jnp.issubdtype(one.dtype, jnp.integer) and np.array_equal(one, data)
 
 
 def _made_up(data: Any) -> Any:
