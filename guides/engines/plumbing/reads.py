@@ -151,8 +151,8 @@ def _replay(
             for variable, value, is_wanted in zip(equation.outvars, out, wants, strict=bool(out))
             if is_wanted
         }
-    found = [one for one in ranges if len(one)]
-    return list(map(look, jaxpr.outvars)), jnp.concatenate(found) if found else _NONE
+    all_ranges = jnp.concatenate([_NONE, *ranges]) if any(map(len, ranges)) else _NONE
+    return list(map(look, jaxpr.outvars)), all_ranges
 
 
 def _needed(jaxpr: Any, data: set[Any], wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Block
 from sidebayes.models.blocks.block_facts import Collapsible
 from sidebayes.models.blocks.label_inference import partition
@@ -253,7 +254,7 @@ def check_indices(problem: Problem) -> None:
     if not fixed or all(same):
         return
     used = {name: np.asarray(values[k]) for k, name in names.items() if live[str(fixed[0])][k]}
-    raise ValueError(_beyond(*map(int, ranges[fixed[0]]), used, problem.unseen))
+    raise ValueError(_beyond(ranges[fixed[0]], used, problem.unseen))
 
 
 def _is_copy(one: Any, data: Any) -> bool:
@@ -269,8 +270,9 @@ def _made_up(data: Any) -> Any:
     return jnp.where(jnp.isnan(data), 1.0, data) if is_float else data
 
 
-def _beyond(low: int, high: int, size: int, own: int, used: Mapping[str, Any], unseen: bool) -> str:
+def _beyond(ranges: NDArray, used: Mapping[str, Any], unseen: bool) -> str:
     """Say which index is out of range, which of the arguments hold it, and what to do."""
+    low, high, size, own = map(int, ranges)
     index = high if high >= size else low
     holding = {name: values for name, values in used.items() if own and (values == index).any()}
     names = " and ".join(holding or used)
