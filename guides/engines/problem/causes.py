@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ from .density import (
     with_numbers,
 )
 from .honoured import explaining_numbers, is_factor, is_outcome, live_inputs_of
-from .units import given_data
+from .units import given_data, model_of
 from .values import evaluated, may_vanish, trace_anywhere
 
 __all__ = [
@@ -227,10 +228,13 @@ def check_indices(problem: Problem) -> None:
         program = jax.make_jaxpr(terms)(*inputs)
     values = [*program.consts, *jax.tree.leaves(inputs)]
     here = len(program.consts)
+    positional = dict(
+        zip(inspect.signature(model_of(problem)).parameters, problem.args, strict=False)
+    )
     names = {
         k: name
         for k, one in enumerate(values)
-        for name, data in (given_data(problem)[1] | problem.kwargs).items()
+        for name, data in (positional | given_data(problem)[1] | problem.kwargs).items()
         if isinstance(data, jax.Array | np.ndarray | Groups)
         if any(_is_copy(one, leaf) for leaf in jax.tree.leaves(data))
     }
