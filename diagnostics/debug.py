@@ -20,7 +20,7 @@ from sidebayes.guides.engines.jumps import jumping_sites
 from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.indicators import indicators
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
-from sidebayes.guides.engines.problem.causes import check_repeatable
+from sidebayes.guides.engines.problem.causes import check_indices, check_repeatable
 from sidebayes.guides.engines.problem.declared import collapsed_sites
 from sidebayes.guides.engines.problem.density import (
     discrete_sites,
@@ -119,7 +119,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     -------
     DebugReport
         Rungs ``links`` (if there are any), ``trace``, ``observed``, ``discrete``, ``support``,
-        ``density``, ``gradient`` and ``arguments``.
+        ``density``, ``indices``, ``gradient`` and ``arguments``.
 
     Examples
     --------
@@ -186,10 +186,11 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     yield _support(trace, admitted, log_weights)
     if discrete.verdict == "fail" or not latent:
         why = "sum out discrete sites first" if latent else "there is nothing to infer"
-        yield from (Rung(name, "skipped", why) for name in ("density", "gradient"))
+        yield from (Rung(name, "skipped", why) for name in ("density", "indices", "gradient"))
     else:
         for name, look in (
             ("density", partial(_density, seed=seed)),
+            ("indices", _indices),
             ("gradient", _gradient),
             ("arguments", _arguments),
         ):
@@ -305,6 +306,16 @@ def _support(
         return Rung("support", "ok", "all data lie in the supports of their sites")
     remedy = "transform or drop them, or observe through a distribution that allows them"
     return Rung("support", "fail", found, remedy)
+
+
+def _indices(problem: Problem, points: list[dict[str, Array]]) -> Rung:
+    """Check whether data that the model uses as indices are out of range."""
+    try:
+        check_indices(problem)
+    except ValueError as error:
+        finding, _, remedy = _one_line(error).rpartition(": ")
+        return Rung("indices", "fail", finding, remedy)
+    return Rung("indices", "ok", "no index from the data is out of range")
 
 
 def _with_density(

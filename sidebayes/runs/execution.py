@@ -33,7 +33,7 @@ from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.causes import check_repeatable
+from sidebayes.guides.engines.problem.causes import check_indices, check_repeatable
 from sidebayes.guides.engines.problem.declared import (
     observed_values,
     site_roles,
@@ -245,6 +245,7 @@ def _check(run: Run) -> None:
     latent_supports(problem)
     if run.card is None:
         check_repeatable(problem)
+        check_indices(problem)
         problems.warn_of_idle_sites(problem, run.method)
 
 

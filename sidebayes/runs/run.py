@@ -18,6 +18,7 @@ from sidebayes.guides.engines.expectation_maximisation.streamed_data import Stre
 from sidebayes.guides.engines.plumbing.identity import freeze
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.problem import posterior
+from sidebayes.guides.engines.problem.causes import check_indices
 from sidebayes.guides.engines.problem.units import Named, dimensions
 from sidebayes.models.blocks.classes.anchors import Anchors
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -237,7 +238,11 @@ class Run:
         sizes = (dimensions(self.signature, some) for some in (self.data, data))
         self.rows.refuse_others(self.method, same_number=next(sizes) == next(sizes))
         bare = replace(self.settled(), truth=None, sample_rows=None, stream=None)
-        return replace(bare, data=data, unseen=True)
+        new = replace(bare, data=data, unseen=True)
+        if self.card is None:
+            with self.precision:
+                check_indices(new.problem)
+        return new
 
     def _refuse_others_beside(self, data: Mapping[str, Any], known: Collection[str]) -> None:
         """Refuse data that may be of other schools, say, than those that sites have values for."""

@@ -26,7 +26,7 @@ def test_sound_model():
     assert report.ok
     assert set(verdicts(report).values()) == {"ok"}
     assert "2 links over 8 points" in report["links"].finding
-    assert len(str(report).splitlines()) == len(report.rungs) == 8
+    assert len(str(report).splitlines()) == len(report.rungs) == 9
 
 
 def test_model_that_does_not_run():
@@ -49,6 +49,19 @@ def test_model_that_runs_but_does_not_compile():
     assert report["trace"].verdict == "ok"
     assert report["density"].finding.startswith("TracerBoolConversionError")
     assert "if mean > 0" in report["density"].remedy
+
+
+def test_index_out_of_range():
+    def model(y, group):
+        mean = numpyro.sample("mean", dist.Normal().expand([4]).to_event(1))
+        numpyro.sample("y", dist.Normal(mean[group], 1.0), obs=y)
+
+    group = np.arange(8) % 4
+    report = debug(model, X[:, 0], group + 1)
+    assert report["indices"].verdict == "fail"
+    assert "group has the value 4, which the model uses as an index" in report["indices"].finding
+    assert report["gradient"].verdict == "ok"
+    assert debug(model, X[:, 0], group)["indices"].verdict == "ok"
 
 
 def test_nothing_observed():

@@ -37,7 +37,7 @@ from ..steps.starts import initial_values, num_candidates, starting_point
 from ..steps.surrogate import expectation, raise_surrogate, slope_at, tightened
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, closed_forms, maximised, plan_updates
-from .em_climbs import Climb, begin, promise, result
+from .em_climbs import Climb, begin, lowered, promise, result
 from .failures import nowhere_finite
 
 __all__ = ["EM", "EMState"]
@@ -319,6 +319,7 @@ class EM(KeptEngine):
                 value=jnp.where(good, now, state.value),
                 prior=jnp.where(good, off_data, state.prior),
                 gain=gain,
+                fall=lowered(state.fall, gain, now),
                 code=stop_code(broken=~good, settled=settled, cut=stop),
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
             )

@@ -21,13 +21,19 @@ from ..steps.updates import degenerate, doubted
 from ..symmetries.ends import distinct_ends
 from .failures import all_collapsed
 
-__all__ = ["Climb", "begin", "promise", "result"]
+__all__ = ["Climb", "begin", "lowered", "promise", "result"]
+
+
+_LOSS = 1e-6, 100.0
+"""Loss in one step beyond rounding in sums over rows, relative to the log joint: the first, and at least the
+second times the unit in the last place."""
 
 
 class Climb(NamedTuple):
     """State of the runs from all starts; every array has one entry per start.
 
-    `value` is the objective, and `prior` the part of it that is due to priors read off the data.
+    `value` is the objective, and `prior` the part of it that is due to priors read off the data. `fall` is
+    the most by which a step lowered the objective, 0 if none did by more than rounding.
     """
 
     steps: Array
@@ -36,6 +42,7 @@ class Climb(NamedTuple):
     value: Array
     prior: Array
     gain: Array
+    fall: Array
     code: Array
     history: Array
 
@@ -51,10 +58,18 @@ def begin(starts: dict[str, Any], max_steps: int) -> Climb:
         "value": np.full(number, -np.inf, real),
         "prior": np.zeros(number, real),
         "gain": np.full(number, np.inf, real),
+        "fall": np.zeros(number, real),
         "code": zero,
         "history": np.full((number, history_length(max_steps)), np.nan, real),
     }
     return Climb(**jax.device_put(blank))
+
+
+def lowered(fall: Array, gain: Array, value: Array) -> Array:
+    """Return `Climb.fall` after a step with this gain, to this objective."""
+    share = max(_LOSS[0], _LOSS[1] * float(jnp.finfo(value.dtype).eps))
+    is_loss = jnp.isfinite(gain) & (-gain > share * (1 + jnp.abs(value - gain)))
+    return jnp.where(is_loss, jnp.maximum(fall, -gain), fall)
 
 
 def promise(problem: Problem, state: Climb, *, rank: str) -> NDArray:
@@ -123,9 +138,14 @@ def result(
         raise all_collapsed(problem, collapsed[best], points[best], state.params)
     is_mode, remark = ends.remark(best, points[best])
     modes = distinct_ends(problem, value, sound, params, starts, state.params)
-    converged = bool(code[best] == SETTLED) and is_mode
+    fall = float(np.asarray(state.fall)[best])
+    fell = fall > 0 and approximate is None
+    converged = bool(code[best] == SETTLED) and is_mode and not fell
     message = (
-        f"EM found no mode in {counted(steps[best], 'step')}"
+        f"EM lowered the log joint by {fall:.3g} in one step, and it never should: check what the blocks of "
+        "the model return as their modes and statistics, and do not use these estimates"
+        if fell
+        else f"EM found no mode in {counted(steps[best], 'step')}"
         if not is_mode
         else f"EM converged in {counted(steps[best], 'step')}; the best of {modes} reached "
         f"log joint {value[best]:.6g}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,23 +16,35 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Block
 from sidebayes.models.blocks.block_facts import Collapsible
 from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.side_information.groups import Groups
 
-from sidebayes.common.magnitudes import far_rows, listed
+from sidebayes.common.magnitudes import counted, far_rows, listed
 
 from ..base import Problem
 from ..plumbing.identity import freeze
 from ..plumbing.indicators import bounded_parameters
 from ..plumbing.programs import unchecked
+from ..plumbing.reads import replayed
 from .declared import collapsed_sites, declared_blocks, finite_mixtures, observed_table
-from .density import abstract_trace, place, site_log_prob, trace_model
-from .honoured import is_factor, is_outcome
+from .density import (
+    abstract_trace,
+    numbers_of,
+    place,
+    site_log_prob,
+    trace_model,
+    with_numbers,
+)
+from .honoured import explaining_numbers, is_factor, is_outcome, live_inputs_of
+from .units import given_data, model_of
 from .values import evaluated, may_vanish, trace_anywhere
 
 __all__ = [
     "advice",
+    "check_indices",
     "check_repeatable",
     "edge_advice",
     "explain_at",
@@ -189,6 +203,96 @@ def check_repeatable(problem: Problem) -> None:
                     "when NumPy draws numbers inside a model; draw them before the fit and pass them as "
                     "data, or make them latent by numpyro.sample"
                 )
+
+
+def check_indices(problem: Problem) -> None:
+    """Refuse data that a model uses as indices beyond what it reads by them.
+
+    JAX reads the last element there and leaves the read out of the gradient, so that density and gradient
+    disagree. Indices that depend on latent sites are not checked, nor reads on which no density depends, as
+    where a mask replaces them.
+
+    Raises
+    ------
+    ValueError
+        Naming the index, how many elements are read by it, and the argument.
+    """
+
+    def terms(at: Array, numbers: list) -> list[Array]:
+        seen = replace(problem, args=tuple(map(with_numbers, problem.args, numbers)))
+        trace = trace_anywhere(seen, lambda shape: at + _uneven(shape))
+        return [_of_site(s) for s in trace.values() if s["type"] in ("sample", "deterministic")]
+
+    inputs = jnp.asarray(0.3), [numbers_of(a) if problem.unseen else None for a in problem.args]
+    with explaining_numbers():
+        program = jax.make_jaxpr(terms)(*inputs)
+    values = [*program.consts, *jax.tree.leaves(inputs)]
+    here = len(program.consts)
+    positional = dict(
+        zip(inspect.signature(model_of(problem)).parameters, problem.args, strict=False)
+    )
+    names = {
+        k: name
+        for k, one in enumerate(values)
+        for name, data in (positional | given_data(problem)[1] | problem.kwargs).items()
+        if isinstance(data, jax.Array | np.ndarray | Groups)
+        if any(_is_copy(one, leaf) for leaf in jax.tree.leaves(data))
+    }
+    if problem.unseen:  # outcomes may be unknown, of which a density depends on nothing
+        values = list(map(_made_up, values))
+
+    def read(values: list, change: Any = None) -> tuple[list[Any], Array]:
+        return replayed(program.jaxpr, values, names, change)
+
+    try:
+        ranges = evaluated(lambda: read(values)[1])
+    except Exception:  # an operation that cannot be applied again is no fault of the model
+        return
+    outside = np.flatnonzero((ranges[:, 0] < 0) | (ranges[:, 1] >= ranges[:, 2]))
+    if not len(outside):
+        return
+    live = live_inputs_of(lambda given: {str(k): read(given)[1][k] for k in outside}, values)
+    fixed = [k for k in outside if not live[str(k)][here]]
+    as_is, changed = evaluated(lambda: [read(values, change)[0] for change in (0.0, 0.7)])
+    same = (np.array_equal(*two, equal_nan=True) for two in zip(as_is, changed, strict=True))
+    if not fixed or all(same):
+        return
+    used = {name: np.asarray(values[k]) for k, name in names.items() if live[str(fixed[0])][k]}
+    raise ValueError(_beyond(ranges[fixed[0]], used, problem.unseen))
+
+
+def _is_copy(one: Any, data: Any) -> bool:
+    """Return whether a constant of a program is an array of the data, or a copy of an option."""
+    if one is data or not isinstance(data, np.ndarray):
+        return one is data
+    return jnp.issubdtype(one.dtype, jnp.integer) and np.array_equal(one, data)
+
+
+def _made_up(data: Any) -> Any:
+    """Return data with a number where there is none, which most supports contain."""
+    is_float = isinstance(data, jax.Array) and jnp.issubdtype(data.dtype, jnp.floating)
+    return jnp.where(jnp.isnan(data), 1.0, data) if is_float else data
+
+
+def _beyond(ranges: NDArray, used: Mapping[str, Any], unseen: bool) -> str:
+    """Say which index is out of range, which of the arguments hold it, and what to do."""
+    low, high, size, own = map(int, ranges)
+    index = high if high >= size else low
+    holding = {name: values for name, values in used.items() if own and (values == index).any()}
+    names = " and ".join(holding or used)
+    if not own and index < 0:
+        index -= size  # as it was before it was counted from the end
+    what = f"an index that the model computes{f' from {names}' if names else ''} is {index}"
+    if holding:
+        what = f"{names} has the value {index}, which the model uses as an index"
+    remedy = "number what is indexed from 0, or check how many elements there are"
+    if unseen:
+        remedy = "number as in the fit, and leave out levels that were not fitted"
+    elif holding and index < 0:
+        remedy = "leave out rows without a number, or give these a number of their own"
+    elif index == size and len(holding) == 1 and holding[names].min() == 1:
+        remedy = f"number from 0, as by {names} - 1"
+    return f"{what}, and {counted(size, 'element')} are numbered from 0 to {size - 1}: {remedy}"
 
 
 def _uneven(shape: tuple[int, ...]) -> Array:

@@ -46,6 +46,7 @@ __all__ = [
     "latent_sites",
     "latent_supports",
     "log_joint",
+    "numbers_of",
     "place",
     "refuse_unset",
     "shapes_at",
@@ -56,6 +57,7 @@ __all__ = [
     "traced",
     "unconstrain",
     "unconstrained_start",
+    "with_numbers",
 ]
 
 _EDGE = 36.0
@@ -279,7 +281,7 @@ def abstract_trace(problem: Problem) -> dict:
     model = Honoured(problem.model)
 
     def go(numbers: list) -> None:
-        args = tuple(map(_with_numbers, problem.args, numbers))
+        args = tuple(map(with_numbers, problem.args, numbers))
         with unchecked():
             found = traced(filled(model, filling(jnp.zeros)), args, problem.kwargs)
         check_sites(found)
@@ -301,7 +303,7 @@ def abstract_trace(problem: Problem) -> dict:
 
     if "sites" not in problem.notes:
         with explaining_numbers(), naming_text(problem.kwargs):
-            jax.eval_shape(go, [_numbers(a) if problem.unseen else None for a in problem.args])
+            jax.eval_shape(go, [numbers_of(a) if problem.unseen else None for a in problem.args])
         if model.unset:
             _check_unset(problem, {name: problem.notes["sites"].get(name) for name in model.unset})
     return problem.notes["sites"]
@@ -326,14 +328,15 @@ def _check_unset(problem: Problem, sites: Mapping[str, dict | None]) -> None:
         )
 
 
-def _numbers(data: Any) -> Any:
+def numbers_of(data: Any) -> Any:
     """Return the numbers of a table, or the weights of links, which may be hidden from a model."""
     if isinstance(data, LabelGraph):
         return data.pair_weights
     return data if isinstance(data, jax.Array) else None
 
 
-def _with_numbers(data: Any, numbers: Any) -> Any:
+def with_numbers(data: Any, numbers: Any) -> Any:
+    """Return data with other numbers in place of `numbers_of` them; None leaves them as they are."""
     if numbers is None:
         return data
     return replace(data, pair_weights=numbers) if isinstance(data, LabelGraph) else numbers

@@ -55,6 +55,12 @@ _EXPANSIONS = 25
 _STUCK = 0.95
 """Share of the slope at the first check that must not remain at the second."""
 
+_STEP_LENGTHS = -9.0, 1.0, 31
+"""Decimal exponents of the first and the last step from a mode, relative to the slope, and their number."""
+
+_FAR_OUT = 10.0
+"""Coordinate from which on a slope outwards may be that of a mode on the edge of a support."""
+
 _STEPS = "statistics", "update", "mode"
 """Methods of an update, in their order."""
 
@@ -152,18 +158,19 @@ def check_updates(
     Blocks of the library are tested in models of the library. A user's model may use them in a way that
     their updates do not allow for, such as weights that are transformed before use. A block whose update
     only increases the surrogate must converge to a point where this is flat. Steps of expanded EM must
-    increase the log joint density, towards a point where it is flat.
+    increase the log joint density, towards a point where it is flat. From the mode that a user's own block
+    returns, no step may raise the log density that the block states.
 
     Raises
     ------
     ValueError
-        The message names the sites whose update contradicts the density.
+        The message names the sites whose update contradicts the density, or the method.
     """
     if is_ours(problem) or not plan.parts:
         return
 
     def build(bare: Problem) -> Callable:
-        def differences(params: dict[str, Array], args: tuple) -> tuple[list[Array], list[tuple]]:
+        def differences(params: dict[str, Array], args: tuple) -> tuple[list, list, list]:
             _, posterior = expectation(bare, params, args)
             trace = trace_model(bare, params, args)
             blocks = [block_of(trace, part) for part in plan.parts]
@@ -204,7 +211,17 @@ def check_updates(
                 tuple(map(_share_undefined, steps))
                 for steps in zip(sums, updates, modes, strict=True)
             ]
-            return out, lost
+            rises = [
+                _rise_from_mode(bare, part, block, found, point, args)
+                if is_own(block)
+                and isinstance(block, Conditional)
+                and not isinstance(block, Discrete)
+                else jnp.zeros(())
+                for part, block, found, point in zip(
+                    plan.parts, blocks, updates, moved, strict=True
+                )
+            ]
+            return out, lost, rises
 
         return differences
 
@@ -213,7 +230,7 @@ def check_updates(
     asked = compiled("updates", problem, sites, build, *inputs, once=True)
     program = (clock or Clock()).counted(asked)
     trace = abstract_trace(problem)
-    for part, difference, lost in zip(plan.parts, *program(*inputs), strict=True):
+    for part, difference, lost, rise in zip(plan.parts, *program(*inputs), strict=True):
         block = block_of(trace, part)
         if is_own(block) and lost[-1] == 1:
             method = next(m for m, share in zip(_STEPS, lost, strict=True) if share > 0)
@@ -227,6 +244,43 @@ def check_updates(
                 f"{float(difference):.3g}): the model does not use these sites as their block says. "
                 "Pass them on unchanged, or sample them without a block"
             )
+        if rise > 0:
+            own = type(block).__name__
+            raise ValueError(
+                f"{own}.mode contradicts {own}.log_density: from the values of "
+                f"{listed(part.sites.values())} that it returned at the first start, a small step raises the "
+                f"log density by {float(rise):.3g}. Return the values at which log_density is highest, which "
+                "may differ from its mean"
+            )
+
+
+def _rise_from_mode(
+    problem: Problem, part: Part, block: Any, found: Any, point: dict[str, Array], args: tuple
+) -> Array:
+    """Return by how much a step along the slope raises a block's log density from its mode; zero if little.
+
+    Slopes towards an edge of a support near by do not count, as the mode may lie there.
+    """
+    names = tuple(part.sites.values())
+    fixed = {name: value for name, value in point.items() if name not in names}
+
+    def density(free: dict[str, Array]) -> Array:
+        sites, _ = place(problem, free, args, fixed)
+        return block.log_density(found, part.values({name: sites[name]["value"] for name in names}))
+
+    def inside(u: Array, slope: Array) -> Array:
+        outwards = (jnp.abs(u) > _FAR_OUT) & (u * slope > 0)
+        return jnp.where(outwards | ~jnp.isfinite(slope), 0.0, slope)
+
+    free = unconstrained_start(problem, point, args, names)
+    height, slope = jax.value_and_grad(density)(free)
+    slope = jax.tree.map(inside, free, slope)
+    heights = jax.lax.map(
+        lambda step: density(jax.tree.map(lambda u, along: u + step * along, free, slope)),
+        jnp.logspace(*_STEP_LENGTHS),
+    )
+    rise = jnp.nanmax(heights - height)
+    return jnp.where(rise > _TOLERANCE * 10 * (1 + jnp.abs(height)), rise, 0.0)
 
 
 def _left_by_expansion(

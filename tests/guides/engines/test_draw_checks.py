@@ -11,8 +11,9 @@ import pytest
 from sidebayes.guides.engines import draw_checks
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.draw_checks import check_draws
+from sidebayes.guides.engines.expectation_maximisation import em
 from sidebayes.guides.engines.steps.starts import initial_values
-from sidebayes.guides.engines.steps.update_checks import check_updates
+from sidebayes.guides.engines.steps.update_checks import _rise_from_mode, check_updates
 from sidebayes.guides.engines.steps.updates import plan_updates
 from sidebayes.models.blocks.block import Block
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -137,6 +138,60 @@ class Narrow(Precisions):
 class Bare(Precisions):
     def mode(self, found, values):
         return found[0] / found[1]
+
+
+class Mean(Precisions):
+    def mode(self, found, values):
+        return {"precision": found[0] / found[1]}
+
+
+class Raised(Precisions):
+    def mode(self, found, values):
+        return {"precision": 1.3 * (found[0] - 1) / found[1]}
+
+
+class OnEdge(Precisions):
+    """Its density is highest at zero, where its coordinate would be infinite."""
+
+    def update(self, statistics, sources):
+        return 0.5 + 0 * statistics[0], 2.0 + statistics[1]
+
+    def mode(self, found, values):
+        return {"precision": jnp.full(2, 1e-9)}
+
+
+@pytest.mark.parametrize("kind", [Mean, Raised, Precisions])
+def test_mode_is_compared_with_the_density(kind):
+    """Before, EM called the end of such steps converged, though its objective had fallen."""
+    problem = problem_of(kind=kind)
+    plan = plan_updates(problem)
+    if kind is Precisions:
+        check_updates(problem, plan, START)
+        return
+    with pytest.raises(ValueError, match=f"{kind.__name__}.mode contradicts {kind.__name__}.log_d"):
+        check_updates(problem, plan, START)
+
+
+def test_mode_on_the_edge_of_a_support_is_accepted():
+    problem = problem_of(kind=OnEdge)
+    (part,) = plan_updates(problem).parts
+    block = OnEdge((1.0, 1.0, 1.0))
+    found = block.update((jnp.zeros(2), jnp.ones(2)), [])
+    point = {"precision": block.mode(found, {})["precision"]}
+
+    @jax.jit  # operation by operation, it would compile dozens of programs
+    def rise(point):
+        return _rise_from_mode(problem, part, block, found, point, problem.args)
+
+    assert rise(point) == 0.0
+    assert rise({"precision": jnp.full(2, 1.0)}) > 0.1
+
+
+def test_em_says_that_its_objective_fell(monkeypatch):
+    monkeypatch.setattr(em, "check_updates", lambda *given: None)
+    result = em.EM(num_restarts=1).run(problem_of(kind=Raised), init=START, progress=False)
+    assert not result.status.converged
+    assert "EM lowered the log joint by" in result.status.message
 
 
 class Empty(Precisions):

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.causes import explain_nonfinite, known_cause, remedy
+from sidebayes.guides.engines.problem.causes import (
+    check_indices,
+    explain_nonfinite,
+    known_cause,
+    remedy,
+)
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.gmm import gmm
@@ -103,3 +111,75 @@ def test_remedies_are_those_of_the_blocks_at_hand():
 
     with pytest.raises(ValueError, match="'mean' is improper; give it a proper one"):
         sb.fit(flat, x[:, 0], engine="smc", progress=False)
+
+
+GROUP = np.arange(30) % 3
+
+
+def grouped(
+    y: Annotated[ArrayLike, "rows"],
+    group: Annotated[ArrayLike, "rows"],
+    *,
+    mean=lambda a, group: a[group],
+):
+    a = numpyro.sample("a", dist.Normal().expand([3]).to_event(1))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(mean(a, jnp.asarray(group)), 1.0), obs=y)
+
+
+def grouped_problem(group, y=X[:, 0], unseen=False, **options):
+    return Problem(grouped, (jnp.asarray(y), jnp.asarray(group)), options, unseen=unseen)
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (
+            GROUP + 1,
+            "group has the value 3, .* 3 elements are numbered from 0 to 2: .* by group - 1",
+        ),
+        (GROUP * 5, "group has the value 10, .*: number what is indexed from 0, or check"),
+        (GROUP - 1, "group has the value -1, .*: leave out rows without a number"),
+    ],
+)
+def test_index_out_of_range_is_refused(group, message):
+    """Before, JAX took the last element in the density, and nothing in its gradient."""
+    with pytest.raises(ValueError, match=message):
+        check_indices(grouped_problem(group))
+
+
+def test_computed_index_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="the model computes from group is 3, and 3 elements"):
+        check_indices(grouped_problem(GROUP + 2, mean=lambda a, group: a[group - 1]))
+
+
+@pytest.mark.parametrize(
+    ("group", "mean"),
+    [
+        (GROUP, lambda a, group: a[group] + a[-1]),
+        (GROUP, lambda a, group: a[group - 1]),  # counts from the end, as in NumPy
+        (GROUP - 1, lambda a, group: jnp.where(group >= 0, a[group], 0.0)),
+        (GROUP + 1, lambda a, group: jnp.where(group < 3, a[group], 0.0)),
+        (GROUP + 1, lambda a, group: jnp.take(a, group, mode="clip")),
+        (GROUP + 1, lambda a, group: a[jnp.floor(a[0]).astype(int) + 5]),  # of a latent site
+    ],
+)
+def test_index_that_is_meant_is_accepted(group, mean):
+    check_indices(grouped_problem(group, mean=mean))
+
+
+def test_index_of_new_data_is_refused_where_outcomes_are_unknown():
+    with pytest.raises(ValueError, match="number as in the fit, and leave out levels that were"):
+        check_indices(grouped_problem(np.array([0, 17]), [np.nan, np.nan], unseen=True))
+
+
+def test_fit_and_new_data_check_indices():
+    with pytest.raises(ValueError, match="group has the value 3"):
+        sb.fit(grouped, X[:, 0], GROUP + 1, engine="map", progress=False)
+    fit = sb.fit(grouped, X[:, 0], GROUP, engine=sb.MAP(num_restarts=1), progress=False)
+    for ask in (
+        lambda: fit.predictive(group=np.array([0, 17])),
+        lambda: fit.log_prob([0.5, 1.0], np.array([0, 17])),
+    ):
+        with pytest.raises(ValueError, match="group has the value 17"):
+            ask()
