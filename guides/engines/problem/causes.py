@@ -188,7 +188,7 @@ def check_repeatable(problem: Problem) -> None:
     # a new function each time, as JAX remembers what it traced
     once, again = (jax.make_jaxpr(partial(terms))() for _ in range(2))
     same = len(once.consts) == len(again.consts) and all(
-        one is other or freeze(one) == freeze(other)
+        one is other or freeze(_plain(one)) == freeze(_plain(other))
         for one, other in zip(once.consts, again.consts, strict=True)
     )
     if same and _text(once) == _text(again):
@@ -302,6 +302,11 @@ def _uneven(shape: tuple[int, ...]) -> Array:
 
 def _of_site(site: dict) -> Array:
     return site_log_prob(site) if site["type"] == "sample" else jnp.sum(site["value"])
+
+
+def _plain(constant: Any) -> Any:
+    """Return a constant of a program, which may be a wrapper of JAX's, as an array that has content."""
+    return constant if isinstance(constant, jax.Array) else np.asarray(constant)
 
 
 def _text(program: Any) -> str:

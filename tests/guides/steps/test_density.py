@@ -235,6 +235,15 @@ def test_model_that_changes_between_runs_is_refused(mean):
     check_repeatable(outcome())
 
 
+def test_arrays_made_anew_in_each_run_are_compared_without_evaluation(monkeypatch):
+    def model(x):
+        u = numpyro.sample("u", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        numpyro.sample("x", dist.Normal(np.arange(3.0) @ u + np.linspace(0, 1, 10), 1.0), obs=x)
+
+    monkeypatch.setattr(f"{check_repeatable.__module__}.evaluated", None)  # takes seconds
+    check_repeatable(Problem(model, (jnp.ones(10),)))
+
+
 def test_array_kept_from_another_run_is_named():
     kept = []
 
