@@ -80,7 +80,11 @@ def test_many_coordinates_of_noise_do_not_hide_clusters():
     """Standardising the coordinates, which share a unit, amplified the noise."""
     rng = np.random.default_rng(2)
     x = np.vstack([around(rng, np.eye(50)[k], 0.04, 30) for k in range(2)])
-    known = {"direction_vector": np.eye(50)[:2], "concentration": [600.0, 600.0], "weights": [0.5, 0.5]}
+    known = {
+        "direction_vector": np.eye(50)[:2],
+        "concentration": [600.0, 600.0],
+        "weights": [0.5, 0.5],
+    }
     found = sb.fit(
         "sphere_mixture",
         x,
