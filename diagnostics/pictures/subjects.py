@@ -70,10 +70,10 @@ def plot_subjects(
     The grey band at the left holds 90 % of what the model predicts for subjects without any
     measurements, in bins of the horizontal axis; its line is the median. They have the design of
     those fitted, and where times to an event were fitted they are shown past their events. The
-    bands at the right are for the measurements of single subjects, given all data. Subjects take the
-    colours of their classes where the model has classes. Where times to an event were fitted, a third panel has the
-    survival curves of the same subjects from the origin on, given their measurements. With several
-    outputs, each has a row of panels.
+    bands at the right are for the measurements of single subjects, given all data. Subjects take
+    the colours of their classes where the model has classes. Where times to an event were fitted,
+    a third panel has the survival curves of the same subjects from the origin on, given their
+    measurements. With several outputs, each has a row of panels.
 
     Parameters
     ----------

@@ -247,10 +247,10 @@ def warn_of_units(sizes: NDArray, names: NDArray) -> None:
     ratio = sizes[order][1:] / sizes[order][:-1]
     if len(ratio) and ratio.max() >= _UNITS:
         cut = int(ratio.argmax()) + 1
-        few = order[:cut] if 2 * cut <= len(order) else order[cut:]
+        some = order[:cut] if 2 * cut <= len(order) else order[cut:]
         _warn(
             f"individuals differ in size from all others by a factor of {ratio.max():.3g} or more: "
-            f"{few(names[np.sort(few)])}. Look whether they are in another unit"
+            f"{few(names[np.sort(some)])}. Look whether they are in another unit"
         )
 
 
