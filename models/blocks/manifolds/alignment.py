@@ -123,8 +123,7 @@ def align_landmarks(
     names = names.astype(object)  # as Python objects
     present = np.isfinite(x).all(axis=2)
     refuse_degenerate(x, present, names)
-    if warn:
-        _warn_of_coincident(x, names, landmark_names)
+    named = _warn_of_coincident(x, names, landmark_names) if warn else []
     with jax.enable_x64(True):
         found = procrustes(jnp.asarray(x), scale=scale)
     distances = distances_from(np.asarray(found.shapes), np.asarray(found.mean)).copy()
@@ -142,7 +141,7 @@ def align_landmarks(
     if warn:
         _warn_of_flat(completed)
         _warn_of_same(completed, names)
-        _warn_of_odd(completed, distances, names, landmark_names)
+        _warn_of_odd(completed, distances, names, landmark_names, named)
         if not scale:
             warn_of_units(np.asarray(found.sizes), names)
     return Alignment(
@@ -207,7 +206,10 @@ def refuse_degenerate(
         )
 
 
-def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, ...] | None) -> None:
+def _warn_of_coincident(
+    x: NDArray, names: NDArray, landmark_names: tuple[str, ...] | None
+) -> list[int]:
+    """Warn about individuals with two landmarks in one place; return them."""
     one, which = np.nonzero(np.isfinite(x).all(axis=2))
     table = pd.DataFrame(x[one, which]).assign(individual=one)
     same = np.flatnonzero(table.duplicated(keep=False))
@@ -219,6 +221,7 @@ def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, .
             f"{count} individuals have landmarks in the same place: "
             f"{few(names[np.unique(one[same])])}; the first {', '.join(pair)}. Look whether one was copied"
         )
+    return np.unique(one[same]).tolist()
 
 
 def _warn_of_flat(shapes: NDArray) -> None:
@@ -255,7 +258,11 @@ def warn_of_units(sizes: NDArray, names: NDArray) -> None:
 
 
 def _warn_of_odd(
-    shapes: NDArray, distances: NDArray, names: NDArray, marks: tuple[str, ...] | None
+    shapes: NDArray,
+    distances: NDArray,
+    names: NDArray,
+    marks: tuple[str, ...] | None,
+    named: list[int],
 ) -> None:
     """Warn about individuals that look reflected, have landmarks in another order, or far off.
 
@@ -268,7 +275,7 @@ def _warn_of_odd(
     usual = 3 * np.quantile(own, 0.25)
     far = ~mirrored & (own > max(usual, _SAME))
     odd = _warn_of_reordered(shapes, reference, names, np.where(far, own, 0.0), usual)
-    far[odd] = False
+    far[odd + named] = False
     warn_of_astray(shapes, reference, names, np.where(far, own, 0.0), float(np.median(own)), marks)
 
 
