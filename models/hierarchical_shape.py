@@ -129,12 +129,14 @@ def hierarchical_shape(
     subjects = as_groups(subjects)
     given = {"x": x, "subjects": subjects, "landmarks": landmarks}
     table = choose_chart(given, {"num_modes": num_modes}) if chart is None else chart
-    coordinates = shape_coordinates(x, subjects, landmarks, ShapeChart.of(table), size=size)
+    shapes = ShapeChart.of(table)
+    coordinates = shape_coordinates(x, subjects, landmarks, shapes, size=size)
     shift = covariate_effects(covariates, coordinates)
     graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
     pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
     groups = population_prior(prior, coordinates, num_clusters, population)
-    density = mixture_components(coordinates, num_clusters, covariance, groups)
+    one_unit = shapes.num_directions  # not that of the size
+    density = mixture_components(coordinates, num_clusters, covariance, groups, one_unit=one_unit)
     labels = LinkedCategorical(
         jnp.log(pi),
         graph,

@@ -54,8 +54,8 @@ def plot_clusters(fit: AskedFit) -> Figure:
 
     A point's colour mixes its clusters' colours by responsibility. Must-links are solid,
     cannot-links dashed; links that the labels violate are red. Data of more than two features are shown
-    on the two principal axes that separate the clusters best; at most 5000 points and 400 links are
-    drawn.
+    on the two principal axes that separate the clusters best, after features were standardised unless
+    they share a unit (directions, spherical covariances); at most 5000 points and 400 links are drawn.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def plot_clusters(fit: AskedFit) -> Figure:
     """
     x = labelled_table(fit.tree)
     prob = fit.responsibilities()
-    where, centre, axes, names = _plane(x, _feature_names(fit), prob)
+    where, centre, axes, names = _plane(x, _feature_names(fit), prob, one_unit=_has_one_unit(fit))
     figure, axis = new_figure(6.4, 4.9)
     num_violated = draw_links(axis, fit, where)
     colour = cluster_colours(prob.shape[1])
@@ -236,19 +236,31 @@ def _feature_names(fit: Fitted) -> list[str]:
     return [f"feature {i}" for i in range(fit.tree["observed_data"].sizes["features"])]
 
 
+def _has_one_unit(fit: Fitted) -> bool:
+    """Return whether features are coordinates of directions, or have one variance in each cluster."""
+    if site_of(fit.tree, "vector") is not None:
+        return True
+    spread, where = (site_of(fit.tree, role) for role in ("spread", "location"))
+    if spread is None or where is None:
+        return False
+    sites = fit.tree["posterior"]
+    return bool(sites[spread].dims == sites[where].dims[:-1])
+
+
 def _plane(
-    x: NDArray, names: list[str], prob: NDArray
+    x: NDArray, names: list[str], prob: NDArray, *, one_unit: bool
 ) -> tuple[NDArray, NDArray, NDArray, list[str]]:
     """Project to two principal axes of the standardised data, or keep two features.
 
     Of the leading axes, those are taken along which the share of variance between clusters is largest. On
-    the first two, size alone may hide what distinguishes the clusters.
+    the first two, size alone may hide what distinguishes the clusters. With one unit, standardising would
+    make noise as large as what is to be seen.
     """
     centre = x.mean(axis=0)
     if x.shape[1] <= 2:
         axes = np.eye(x.shape[1], 2)
         return x @ axes, np.zeros(x.shape[1]), axes, [*names, ""][:2]
-    spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
+    spread = np.where((x.std(axis=0) > 0) & (not one_unit), x.std(axis=0), 1.0)
     variance, vectors = np.linalg.eigh(np.cov((x - centre).T / spread[:, None]))
     vectors = vectors[:, ::-1][:, :_MOST_AXES]
     where = (x - centre) / spread @ vectors

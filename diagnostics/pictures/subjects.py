@@ -68,11 +68,12 @@ def plot_subjects(
     """Measurements of all subjects, and of some with the band predicted for each.
 
     The grey band at the left holds 90 % of what the model predicts for subjects without any
-    measurements, in bins of the horizontal axis; its line is the median. The bands at the right are
-    for the measurements of single subjects, given all data. Subjects take the colours of their
-    classes where the model has classes. Where times to an event were fitted, a third panel has the
-    survival curves of the same subjects from the origin on, given their measurements. With several
-    outputs, each has a row of panels.
+    measurements, in bins of the horizontal axis; its line is the median. They have the design of
+    those fitted, and where times to an event were fitted they are shown past their events. The
+    bands at the right are for the measurements of single subjects, given all data. Subjects take
+    the colours of their classes where the model has classes. Where times to an event were fitted,
+    a third panel has the survival curves of the same subjects from the origin on, given their
+    measurements. With several outputs, each has a row of panels.
 
     Parameters
     ----------
@@ -120,29 +121,42 @@ def plot_subjects(
 def _predict(fit: AskedFit, along: ArrayLike | None, seed: int) -> _Series:
     groups = next(v for v in fit.run.data.values() if isinstance(v, Groups))
     size = len(groups)
-    anew = fit.predictive(seed=seed)
+    like = fit.predictive(seed=seed)
     design = {
         name: value
         for name, value in fit.run.data.items()
         if isinstance(value, Groups)
-        or (isinstance(value, np.ndarray) and name in anew["constant_data"])
+        or (isinstance(value, np.ndarray) and name in like["constant_data"])
     }
-    sites = anew["posterior_predictive"].data_vars.items()
+    others = {
+        name: _renamed(value) if isinstance(value, Groups) else value
+        for name, value in design.items()
+    }
+    sites = like["posterior_predictive"].data_vars.items()
     site = next((str(n) for n, v in sites if v.shape[2:] == (size,)), None)
     if site is None:
         raise ValueError(f"{fit.method} has no outcome with one number per row to draw")
-    own = fit.predictive(**design, seed=seed)["predictions"][site]
+    anew, own = (fit.predictive(**given, seed=seed)["predictions"] for given in (others, design))
     where, name = _axis_of(fit, along, design, groups)
     return _Series(
         where,
         name,
-        anew["observed_data"][site].to_numpy(),
+        like["observed_data"][site].to_numpy(),
         site,
         groups,
         _colours(fit, groups),
-        anew["posterior_predictive"][site].to_numpy().reshape(-1, size),
-        np.quantile(own, _LEVELS, axis=(0, 1)),
+        anew[site].to_numpy().reshape(-1, size),
+        np.quantile(own[site], _LEVELS, axis=(0, 1)),
     )
+
+
+def _renamed(groups: Groups) -> Groups:
+    """The same rows, of groups in the same order whose names are none of these."""
+    codes, names = np.asarray(groups.codes), groups.names
+    if names.dtype.kind in "fiu":
+        return Groups(np.where(codes < 0, -1, codes + max(int(names.max()), 0) + 1))
+    width = 20 + max(len(str(name)) for name in names)  # longer than any of them
+    return Groups(np.array([None if code < 0 else f"{code:0{width}d}" for code in codes], object))
 
 
 def _axis_of(

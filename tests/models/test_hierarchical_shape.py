@@ -337,3 +337,24 @@ def test_turning_all_data_changes_neither_starts_nor_density():
         np.testing.assert_allclose(starts[1][name], value, atol=1e-9)
     one, other = densities({name: value[1] for name, value in starts[0].items()}, problems)
     np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [False, True])
+def test_the_first_starts_are_of_kmeans_in_the_unit_of_all_shapes(size):
+    """Scaling each coordinate amplifies the noise, and hid groups that k-means of the shapes finds."""
+    rng = np.random.default_rng(0)
+    turn = np.linspace(0, 2 * np.pi, 8, endpoint=False)
+    group = np.arange(40) % 2
+    oval = np.stack([np.cos(turn), 0.6 * np.sin(turn)], axis=1)
+    longer = np.stack([1 + 0.15 * group, np.ones(40)], axis=1)
+    shapes = oval * longer[:, None] + 0.02 * rng.normal(size=(40, 8, 2))
+    chart, given = shape_chart(shapes), rows(shapes)
+    problem = Problem(
+        hierarchical_shape,
+        (given["x"], given["subjects"], given["landmarks"], None, None, None, chart),
+        {"num_clusters": 2, "size": size},
+    )
+    found = np.sort(initial_values(problem, 0, 2)["mean"][0, :, 0])
+    table = coordinates_of(shapes, chart)
+    own = np.sort([table[group == g, 0].mean() for g in (0, 1)])
+    np.testing.assert_allclose(found, own, atol=0.2 * np.ptp(own))

@@ -78,7 +78,7 @@ class Centroids(Block):
     ) -> dict[str, Any]:
         """Centres of the cells of partitions; see `partitions`."""
         data = np.asarray(value, float).reshape(len(value), -1)
-        found = partitions(data, self.num_clusters, seed, num_starts, isotropic=True)
+        found = partitions(data, self.num_clusters, seed, num_starts, one_unit=data.shape[1])
         return {"location": cell_moments(found, self.num_clusters)[0]}
 
     def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:

@@ -77,6 +77,8 @@ class GaussianComponents(Block):
         results do not depend on the units of the features.
     plate : str
         Name of the axis of a single layer of Gaussians.
+    one_unit : int
+        Number of features, the first ones, that share a unit; see `kmeans_centres`.
     scattered : bool
         Whether runs also start from means far from those of a partition, and from wide covariances;
         see `scattered_centres`. For a single layer of Gaussians.
@@ -96,6 +98,7 @@ class GaussianComponents(Block):
         from_data: bool = False,
         data: ArrayLike | None = None,
         plate: str = "clusters",
+        one_unit: int = 0,
         scattered: bool = False,
     ) -> None:
         if not isinstance(covariance, str) or covariance not in COVARIANCES:
@@ -103,7 +106,8 @@ class GaussianComponents(Block):
         self.shape = tuple(np.atleast_1d(shape).tolist())
         self.num_features, self.covariance, self.prior = num_features, covariance, prior
         self.names = {name: name for name in ("mean", "covariance", "variance")} | dict(names or {})
-        self.from_data, self.plate, self.scattered = from_data, plate, scattered
+        self.from_data, self.plate = from_data, plate
+        self.one_unit, self.scattered = one_unit, scattered
         self.centre, self.unit = data_units(data, num_features)
         self.num_points = None if data is None else jnp.shape(data)[0]
         self.location: Array
@@ -336,7 +340,13 @@ class GaussianComponents(Block):
             return dict(zip(self.roles, start, strict=True))
         # without a prior the likelihood is unbounded, and uneven starts lead to its singularities
         mean, spread = moments_of_partitions(
-            data, self.shape, self.covariance, seed, num_starts, even=self.prior is None
+            data,
+            self.shape,
+            self.covariance,
+            seed,
+            num_starts,
+            one_unit=self.one_unit,
+            even=self.prior is None,
         )
         return {"location": mean.reshape(num_starts, *shapes["location"]), "spread": spread}
 

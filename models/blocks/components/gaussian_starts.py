@@ -7,14 +7,21 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from .kmeans_starts import centres_within, scattered_centres
+from .kmeans_starts import centres_within, scattered_centres, units
 from .partition_starts import cell_moments, partitions
 
 __all__ = ["moments_of_partitions", "scattered_moments"]
 
 
 def moments_of_partitions(
-    data: NDArray, shape: tuple[int, ...], form: str, seed: int, num_starts: int, *, even: bool
+    data: NDArray,
+    shape: tuple[int, ...],
+    form: str,
+    seed: int,
+    num_starts: int,
+    *,
+    one_unit: int,
+    even: bool,
 ) -> tuple[NDArray, NDArray]:
     """Means and spreads of partitions of the rows; see `partitions`.
 
@@ -26,24 +33,22 @@ def moments_of_partitions(
     form : {"full", "tied", "diagonal", "spherical"}
         Form of the covariances.
     seed, num_starts : int
-    even : bool
-        See `partitions`.
+    one_unit, even
+        See `partitions`; under spherical covariances, all features share a unit.
     """
-    isotropic = form == "spherical"
-    found = partitions(data, shape[0], seed, num_starts, isotropic=isotropic, even=even)
+    one_unit = data.shape[1] if form == "spherical" else one_unit
+    found = partitions(data, shape[0], seed, num_starts, one_unit=one_unit, even=even)
     mean, covariance = cell_moments(found, shape[0])
     spread: NDArray
     if len(shape) == 2:
-        unit = found.rows.std(axis=0)
-        scale = np.where((unit > 0) & (not isotropic), unit, 1.0)
-        scales = np.broadcast_to(scale, (num_starts, data.shape[1]))
+        scales = np.broadcast_to(units(found.rows, one_unit), (num_starts, data.shape[1]))
         mean = centres_within(data, mean, scales, shape[1], seed)
         spread = np.diag(_cell_variance(data, math.prod(shape)))
     else:
         spread = covariance.mean(axis=1) if form == "tied" else covariance
     if form in ("diagonal", "spherical"):
         spread = np.diagonal(spread, axis1=-2, axis2=-1)
-        spread = spread.mean(axis=-1) if isotropic else spread
+        spread = spread.mean(axis=-1) if form == "spherical" else spread
     return mean, spread
 
 

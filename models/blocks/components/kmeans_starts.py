@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin
 
-__all__ = ["centres_within", "kmeans_centres", "scattered_centres", "some_rows"]
+__all__ = ["centres_within", "kmeans_centres", "scattered_centres", "some_rows", "units"]
 
 _MOST_ROWS = 20_000
 """Maximum number of rows that k-means uses."""
@@ -20,7 +20,7 @@ _NOTHING = 1e-10
 
 
 def kmeans_centres(
-    data: NDArray, num_clusters: int, seed: int, num_starts: int, *, isotropic: bool = False
+    data: NDArray, num_clusters: int, seed: int, num_starts: int, *, one_unit: int = 0
 ) -> tuple[NDArray, NDArray]:
     """Centres of k-means partitions of scaled features, which are independent of the features' units.
 
@@ -32,9 +32,9 @@ def kmeans_centres(
     ----------
     data : ndarray, shape (num_points, num_features)
     num_clusters, seed, num_starts : int
-    isotropic : bool
-        Features share a unit, as under spherical covariances: partitions of unscaled features
-        replace those of the first kind.
+    one_unit : int
+        Number of features, the first ones, that share a unit: coordinates of shapes, or all features
+        under spherical covariances. Partitions that scale these alike replace those of the second kind.
 
     Returns
     -------
@@ -44,14 +44,13 @@ def kmeans_centres(
     """
     rng = np.random.default_rng(seed)
     data = some_rows(data, rng)
-    whole = data.std(axis=0)
-    whole[whole == 0] = 1.0
+    whole, shared = units(data), units(data, one_unit)
     scales = np.empty((num_starts, data.shape[1]))
     centres = np.empty((num_starts, num_clusters, data.shape[1]))
     for number in range(num_starts):
         if number % 2 == 0:
-            scales[number] = 1.0 if isotropic else whole
-        elif isotropic:
+            scales[number] = shared
+        elif one_unit:
             scales[number] = whole
         else:
             before, scale = centres[number - 1], scales[number - 1]
@@ -103,6 +102,14 @@ def some_rows(data: NDArray, rng: np.random.Generator) -> NDArray:
     return data if few else data[rng.choice(len(data), _MOST_ROWS, replace=False)]
 
 
+def units(data: NDArray, one_unit: int = 0) -> NDArray[np.float64]:
+    """Standard deviations of the features, with one for all the first ones; see `kmeans_centres`."""
+    deviation = data.std(axis=0)
+    if one_unit:
+        deviation[:one_unit] = np.sqrt((deviation[:one_unit] ** 2).mean())
+    return np.where(deviation > 0, deviation, 1.0)
+
+
 def centres_within(
     data: NDArray, centres: NDArray, scales: NDArray, num_components: int, seed: int
 ) -> NDArray:
@@ -114,7 +121,7 @@ def centres_within(
             rows = data[cell == cluster]
             if len(rows) >= num_components:
                 found, _ = kmeans_centres(
-                    rows / scale, num_components, seed + number, 1, isotropic=True
+                    rows / scale, num_components, seed + number, 1, one_unit=data.shape[1]
                 )
                 out[number, cluster] = found[0] * scale
     return out

@@ -44,6 +44,8 @@ def mixture_components(
     prior: str | GaussianPrior = "empirical",
     component: Callable[[], dist.Distribution] | None = None,
     names: Mapping[str, str] | None = None,
+    *,
+    one_unit: int = 0,
 ) -> dist.Distribution:
     """Sample the parameters of all clusters; return their densities, batch shape (num_clusters,).
 
@@ -58,6 +60,8 @@ def mixture_components(
         cluster, and returns the density of a point.
     names : mapping of str to str, optional
         Other names for the sites ``mean``, ``covariance`` and ``variance``.
+    one_unit : int
+        Number of features, the first ones, that share a unit; starts depend on it.
 
     Raises
     ------
@@ -88,6 +92,7 @@ def mixture_components(
             names,
             from_data=isinstance(prior, str),
             data=x,
+            one_unit=one_unit,
         )
     if not callable(component):
         raise TypeError(
@@ -169,12 +174,20 @@ def gaussian_components(
     *,
     from_data: bool = False,
     data: ArrayLike | None = None,
+    one_unit: int = 0,
 ) -> dist.Distribution:
     """Sample means and covariances; return the components, batch shape `shape`.
 
     Parameters are those of `GaussianComponents`.
     """
     block = GaussianComponents(
-        shape, num_features, covariance, prior, names, from_data=from_data, data=data
+        shape,
+        num_features,
+        covariance,
+        prior,
+        names,
+        from_data=from_data,
+        data=data,
+        one_unit=one_unit,
     )
     return block.sample()

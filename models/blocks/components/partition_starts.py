@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.vq import kmeans2, vq
 
-from .kmeans_starts import kmeans_centres, some_rows
+from .kmeans_starts import kmeans_centres, some_rows, units
 
 __all__ = ["Partitions", "cell_moments", "partition_labels", "partitions"]
 
@@ -57,7 +57,7 @@ def partitions(
     seed: int,
     num_starts: int,
     *,
-    isotropic: bool = False,
+    one_unit: int = 0,
     even: bool = False,
 ) -> Partitions:
     """Partitions of rows that differ in more than the numbers of their cells.
@@ -73,8 +73,8 @@ def partitions(
     ----------
     data : ndarray, shape (num_points, num_features)
     num_clusters, seed, num_starts : int
-    isotropic : bool
-        Features share a unit; see `kmeans_centres`.
+    one_unit : int
+        Number of features, the first ones, that share a unit; see `kmeans_centres`.
     even : bool
         Use k-means of all features only, whose cells are seldom small.
 
@@ -86,12 +86,12 @@ def partitions(
     """
     rng = np.random.default_rng([seed, 1])
     rows = some_rows(data, rng)
-    table = _Table(rows, num_clusters, rng, isotropic)
+    table = _Table(rows, num_clusters, rng, one_unit)
     kinds = (_Table.cells, _Table.cells, _Table.cells, _Table.white_cells) if even else _KINDS
     turns = np.arange(num_starts) % len(kinds)
     is_plain = turns < 2
     is_plain[np.flatnonzero(is_plain)[_MOST_PLAIN:]] = False
-    found = kmeans_centres(rows, num_clusters, seed, int(is_plain.sum()), isotropic=isotropic)
+    found = kmeans_centres(rows, num_clusters, seed, int(is_plain.sum()), one_unit=one_unit)
     given = iter([_nearest(rows / s, c / s) for c, s in zip(*found, strict=True)])
     labels, known = [], set()
     plain, wide = np.zeros((2, num_starts), bool)
@@ -119,8 +119,7 @@ def partition_labels(
     found = partitions(data, num_clusters, seed, num_starts)
     if len(found.rows) == len(data):
         return found.labels
-    unit = found.rows.std(axis=0)
-    unit[unit == 0] = 1.0
+    unit = units(found.rows)
     mean, _ = cell_moments(found, num_clusters)
     return np.stack([_nearest(data / unit, centres / unit) for centres in mean])
 
@@ -163,15 +162,13 @@ class _Table:
     """Rows in several units, and partitions of them."""
 
     def __init__(
-        self, rows: NDArray, num_clusters: int, rng: np.random.Generator, isotropic: bool
+        self, rows: NDArray, num_clusters: int, rng: np.random.Generator, one_unit: int
     ) -> None:
         self.num_clusters, self.rng = num_clusters, rng
         self.pairs: list[tuple[int, int]] = []
         self.finer: NDArray[np.int64]
         centred = rows - rows.mean(axis=0)
-        unit = centred.std(axis=0)
-        unit[unit == 0] = 1.0
-        self.scaled = centred / (np.sqrt((unit**2).mean()) if isotropic else unit)
+        self.scaled = centred / units(rows, one_unit)
         values, vectors = np.linalg.eigh(self.scaled.T @ self.scaled / len(rows))
         varies = values > _FLAT * values.max(initial=1.0)
         root = vectors[:, varies] / np.sqrt(values[varies])

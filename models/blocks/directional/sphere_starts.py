@@ -101,7 +101,7 @@ def sphere_cells(data: NDArray, num_clusters: int, seed: int, num_starts: int) -
     num_clusters, seed, num_starts : int
     """
     rng = np.random.default_rng([seed, 2])
-    found = partitions(data, num_clusters, seed, num_starts, isotropic=True)
+    found = partitions(data, num_clusters, seed, num_starts, one_unit=data.shape[1])
     rows = found.rows / np.linalg.norm(found.rows, axis=1, keepdims=True)
     dimension = rows.shape[1] - 1
     eye = np.eye(dimension + 1)

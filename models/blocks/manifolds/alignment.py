@@ -17,6 +17,7 @@ from sidebayes.common.warnings import warn_user
 
 from ..side_information.cells import cell
 from . import preshape
+from .astray import distances_from, few, warn_of_astray
 from .procrustes import procrustes
 
 __all__ = [
@@ -28,7 +29,7 @@ __all__ = [
     "warn_of_units",
 ]
 
-_angles, _logs = jax.jit(preshape.shape_angle), jax.jit(preshape.log)
+_logs = jax.jit(preshape.log)
 _FLAT = 1e-9
 """Relative singular value below which landmarks lie on a line."""
 _SAME = 1e-9
@@ -122,11 +123,10 @@ def align_landmarks(
     names = names.astype(object)  # as Python objects
     present = np.isfinite(x).all(axis=2)
     refuse_degenerate(x, present, names)
-    if warn:
-        _warn_of_coincident(x, names, landmark_names)
+    named = _warn_of_coincident(x, names, landmark_names) if warn else []
     with jax.enable_x64(True):
         found = procrustes(jnp.asarray(x), scale=scale)
-        distances = np.array(_angles(found.mean, found.shapes))
+    distances = distances_from(np.asarray(found.shapes), np.asarray(found.mean)).copy()
     completed = np.array(found.shapes)
     if not float(found.change) < 1e-6:
         raise ValueError(
@@ -141,7 +141,7 @@ def align_landmarks(
     if warn:
         _warn_of_flat(completed)
         _warn_of_same(completed, names)
-        _warn_of_odd(completed, distances, names)
+        _warn_of_odd(completed, distances, names, landmark_names, named)
         if not scale:
             warn_of_units(np.asarray(found.sizes), names)
     return Alignment(
@@ -206,7 +206,10 @@ def refuse_degenerate(
         )
 
 
-def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, ...] | None) -> None:
+def _warn_of_coincident(
+    x: NDArray, names: NDArray, landmark_names: tuple[str, ...] | None
+) -> list[int]:
+    """Warn about individuals with two landmarks in one place; return them."""
     one, which = np.nonzero(np.isfinite(x).all(axis=2))
     table = pd.DataFrame(x[one, which]).assign(individual=one)
     same = np.flatnonzero(table.duplicated(keep=False))
@@ -216,8 +219,9 @@ def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, .
         count = len(np.unique(one[same]))
         _warn(
             f"{count} individuals have landmarks in the same place: "
-            f"{_few(names[np.unique(one[same])])}; the first {', '.join(pair)}. Look whether one was copied"
+            f"{few(names[np.unique(one[same])])}; the first {', '.join(pair)}. Look whether one was copied"
         )
+    return np.unique(one[same]).tolist()
 
 
 def _warn_of_flat(shapes: NDArray) -> None:
@@ -246,31 +250,39 @@ def warn_of_units(sizes: NDArray, names: NDArray) -> None:
     ratio = sizes[order][1:] / sizes[order][:-1]
     if len(ratio) and ratio.max() >= _UNITS:
         cut = int(ratio.argmax()) + 1
-        few = order[:cut] if 2 * cut <= len(order) else order[cut:]
+        some = order[:cut] if 2 * cut <= len(order) else order[cut:]
         _warn(
             f"individuals differ in size from all others by a factor of {ratio.max():.3g} or more: "
-            f"{_few(names[np.sort(few)])}. Look whether they are in another unit"
+            f"{few(names[np.sort(some)])}. Look whether they are in another unit"
         )
 
 
-def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
-    """Warn about individuals that look reflected, or have landmarks in another order.
+def _warn_of_odd(
+    shapes: NDArray,
+    distances: NDArray,
+    names: NDArray,
+    marks: tuple[str, ...] | None,
+    named: list[int],
+) -> None:
+    """Warn about individuals that look reflected, have landmarks in another order, or far off.
 
     They are compared with the individual nearest to the mean, which is a measured configuration
     even if many are reflected.
     """
     reference = shapes[int(distances.argmin())]
-    own = _distances(shapes, reference)
+    own = distances_from(shapes, reference)
     mirrored = warn_of_reflected(shapes, reference, names)
     usual = 3 * np.quantile(own, 0.25)
     far = ~mirrored & (own > max(usual, _SAME))
-    _warn_of_reordered(shapes, reference, names, np.where(far, own, 0.0), usual)
+    odd = _warn_of_reordered(shapes, reference, names, np.where(far, own, 0.0), usual)
+    far[odd + named] = False
+    warn_of_astray(shapes, reference, names, np.where(far, own, 0.0), float(np.median(own)), marks)
 
 
 def warn_of_odd(shapes: NDArray, reference: NDArray, names: NDArray) -> None:
     """Warn about preshapes that look reflected, or whose landmark order differs from a reference."""
     mirrored = warn_of_reflected(shapes, reference, names)
-    own = _distances(shapes, reference)
+    own = distances_from(shapes, reference)
     _warn_of_reordered(
         shapes, reference, names, np.where(mirrored | (own < _UNLIKE), 0.0, own), np.inf
     )
@@ -278,33 +290,29 @@ def warn_of_odd(shapes: NDArray, reference: NDArray, names: NDArray) -> None:
 
 def _warn_of_reordered(
     shapes: NDArray, reference: NDArray, names: NDArray, far: NDArray, near: float
-) -> None:
-    """Warn about distant individuals that are near in another order of their landmarks."""
+) -> list[int]:
+    """Warn about distant individuals that are near in another order of their landmarks; return them."""
     number = _MOST_MATCHED if shapes.shape[1] <= _MOST_LANDMARKS else 0
     worst = np.sort([one for one in np.argsort(-far)[:number] if far[one] > 0])
     odd = [one for one in worst if _is_reordered(shapes[one], reference, min(near, far[one] / 2))]
     if odd:
         _warn(
-            f"individuals seem to have their landmarks in another order: {_few(names[odd])}. In the order "
+            f"individuals seem to have their landmarks in another order: {few(names[odd])}. In the order "
             "that fits best they are less than half as far from the others; number them alike"
         )
+    return odd
 
 
 def warn_of_reflected(shapes: NDArray, reference: NDArray, names: NDArray) -> NDArray[np.bool_]:
     """Warn about preshapes whose mirror images are far nearer to a reference; return their mask."""
     flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
-    mirrored = _distances(flipped, reference) < _distances(shapes, reference) / 2
+    mirrored = distances_from(flipped, reference) < distances_from(shapes, reference) / 2
     if mirrored.any():
         _warn(
-            f"individuals look reflected: {_few(names[mirrored])}. Their mirror images are less than half "
+            f"individuals look reflected: {few(names[mirrored])}. Their mirror images are less than half "
             "as far from the others; flip the sign of one of their coordinates"
         )
     return mirrored
-
-
-def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:
-    with jax.enable_x64(True):
-        return np.asarray(_angles(jnp.asarray(reference), jnp.asarray(shapes)))
 
 
 def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
@@ -333,11 +341,6 @@ def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
         if np.arccos(np.clip(cosine, -1, 1)) < distance:
             return True
     return False
-
-
-def _few(names: NDArray) -> str:
-    shown = ", ".join(repr(one) for one in names[:5])
-    return shown + (", ..." if len(names) > 5 else "")
 
 
 def _warn(message: str) -> None:

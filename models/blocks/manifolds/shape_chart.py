@@ -213,7 +213,7 @@ def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.f
     Warns
     -----
     SideBayesWarning
-        If individuals look reflected, have landmarks in another order, or are the same.
+        If individuals look reflected, have landmarks in another order or far off, or are the same.
     """
     whole = real_array("shapes", shapes)
     if whole.ndim != 3 or len(whole) < 2:

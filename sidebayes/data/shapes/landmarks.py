@@ -266,7 +266,8 @@ class Landmarks:
         Warns
         -----
         SideBayesWarning
-            If individuals look reflected, have landmarks in another order or in the same place, or have
+            If individuals look reflected, have landmarks in another order or in the same place, have a
+            landmark far from where others have it, are far from all others, or have
             the same shape as others.
         """
         if not isinstance(scale, bool):

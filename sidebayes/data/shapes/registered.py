@@ -8,6 +8,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.models.blocks.manifolds.alignment import refuse_degenerate, warn_of_reflected
@@ -19,6 +20,7 @@ from sidebayes.models.blocks.side_information.groups import Groups
 
 from ...common.arrays import real_array, refuse_gaps
 from ...common.fields import check_integer
+from ...common.warnings import warn_user
 from .landmark_checks import check_subjects
 from .landmarks import Landmarks
 
@@ -38,6 +40,9 @@ _LEAST_MODES = 2
 
 _WIDTH = 0.2
 """Width of the kernel for this, in sizes of the individuals."""
+
+_STRAY = 20.0
+"""Distance of a point from the middle of its individual, in medians, from which on it is reported."""
 
 _FLAT = 1e-14
 """Ratio of variances along two axes below which points lie on a line."""
@@ -145,7 +150,8 @@ def register_points(
     Warns
     -----
     SideBayesWarning
-        As for `Landmarks.aligned`; also if landmarks look reflected beside a given reference.
+        As for `Landmarks.aligned`; also if landmarks look reflected beside a given reference, or if a
+        point lies far from all others of its individual.
     """
     points = _points(x, subjects)
     if num_points is not None:
@@ -203,6 +209,7 @@ def _centred(points: Landmarks) -> tuple[NDArray, NDArray, int]:
             / (count[:, None])
         )
 
+    _warn_of_stray(rows, points.subjects)
     apart = rows - mean(rows)[codes]
     size = np.sqrt(mean(apart**2).sum(axis=1))
     worst = int(np.argmin(np.where(count > rows.shape[1], size, 0.0)))
@@ -220,6 +227,25 @@ def _centred(points: Landmarks) -> tuple[NDArray, NDArray, int]:
             "correct its coordinates (is one column constant?)"
         )
     return apart / size[codes][:, None], codes, number
+
+
+def _warn_of_stray(rows: NDArray, subjects: Groups) -> None:
+    """Warn of individuals with a point far from their others, which would become small beside it."""
+    codes = subjects.codes
+    middle = pd.DataFrame(rows).groupby(codes).transform("median").to_numpy()
+    away = pd.Series(np.linalg.norm(rows - middle, axis=1)).groupby(codes)
+    reach = (away.max() / away.median()).fillna(1.0).to_numpy()
+    usual = float(np.quantile(reach, 0.5, method="lower"))
+    stray = np.flatnonzero((reach > _STRAY) & (reach > _STRAY / 2 * usual))
+    if len(stray):
+        few = ", ".join(
+            f"row {away.idxmax().iloc[k]} of {subjects.names.tolist()[k]!r}" for k in stray[:5]
+        )
+        warn_user(
+            f"points lie more than {_STRAY:g} times as far from the middle of their individual as half of "
+            f"its points do: {few}{', ...' * (len(stray) > 5)}. They decide the scale of their individual; "
+            "look whether they are right, or drop them"
+        )
 
 
 def _in_frame(

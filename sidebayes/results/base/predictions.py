@@ -216,11 +216,11 @@ def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.Data
     known classes. With new data for the arguments of the model, the outcomes of the new rows are
     drawn.
 
-    Latent variables that were integrated out are drawn anew. Labels of points are drawn from their
-    prior, given the links and known classes, which are held fixed. Effects or labels of fitted
-    groups are drawn jointly given the fitted data; those of other groups are drawn from their
-    prior. Sites with a value per unit, such as a sampled effect per subject, keep their draws for
-    fitted groups.
+    Labels of points are drawn from their prior, given the links and known classes, which are held
+    fixed. Effects or labels of groups (subjects) are drawn from their prior for new groups only;
+    those of fitted groups are drawn jointly given their data, also for replicates. To compare the
+    data with what the model expects of others, pass the same design with groups of new names. Sites
+    with a value per unit, such as a sampled effect per subject, keep their draws for fitted groups.
 
     Parameters
     ----------

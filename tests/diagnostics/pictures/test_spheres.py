@@ -7,6 +7,7 @@ from sidebayes.diagnostics.pictures.report_parts import part_of
 from sidebayes.diagnostics.pictures.spheres import _curve, _seen, _view
 
 import sidebayes as sb
+from tests.support.draws import at_one
 from tests.support.spheres import around, two_clusters
 
 X, LABELS = two_clusters()
@@ -72,3 +73,28 @@ def test_both_sides_of_the_sphere_are_seen_the_right_way_around():
     curve = _curve(np.eye(3)[0], root, on_circle=False)
     tangent = curve[:, 1:] * (np.arccos(curve[:, 0]) / np.sin(np.arccos(curve[:, 0])))[:, None]
     np.testing.assert_allclose(((tangent / [0.2, 0.1]) ** 2).sum(axis=1), 4.605, rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::sidebayes.common.warnings.SideBayesWarning")
+def test_many_coordinates_of_noise_do_not_hide_clusters():
+    """Standardising the coordinates, which share a unit, amplified the noise."""
+    rng = np.random.default_rng(2)
+    x = np.vstack([around(rng, np.eye(50)[k], 0.04, 30) for k in range(2)])
+    known = {
+        "direction_vector": np.eye(50)[:2],
+        "concentration": [600.0, 600.0],
+        "weights": [0.5, 0.5],
+    }
+    found = sb.fit(
+        "sphere_mixture",
+        x,
+        num_clusters=2,
+        family="von_mises_fisher",
+        engine=at_one(known),
+        progress=False,
+    )
+    (axis,) = found.plot().axes
+    points = next(c.get_offsets() for c in axis.collections if len(c.get_offsets()) == len(x))
+    first, second = points[:30], points[30:]
+    apart = np.linalg.norm(first.mean(axis=0) - second.mean(axis=0))
+    assert apart > 20 * max(first.std(axis=0).max(), second.std(axis=0).max())

@@ -31,12 +31,17 @@ class Climbed(Told):
         return replace(super().run(problem, **given), objective=np.zeros((1, 3)))
 
 
-@pytest.fixture(scope="module")
-def fit():
-    design = {"fixed": DATA.x, "random": DATA.x[:, :1], "subjects": DATA.subject}
-    known = {"factor": [1.0], "covariance": [[1.0]], "noise": 0.5}
+def fitted(deviation=1.0, subjects=DATA.subject):
+    """A fit in which intercepts have a given standard deviation."""
+    design = {"fixed": DATA.x, "random": DATA.x[:, :1], "subjects": subjects}
+    known = {"factor": [deviation], "covariance": [[deviation**2]], "noise": 0.5}
     engine = Climbed({name: np.asarray(value)[None, None] for name, value in known.items()})
     return sb.fit("mixed_effects", DATA.y, **design, engine=engine, progress=False)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fitted()
 
 
 def lines_of(axis):
@@ -72,6 +77,15 @@ def test_bands_hold_what_is_measured(fit):
 
     anew = width(left.collections[0])
     assert np.median([width(band) for band in right.collections]) < 0.8 * anew
+
+
+@pytest.mark.parametrize("names", [DATA.subject, DATA.subject.astype(str)], ids=["int", "str"])
+def test_the_band_of_new_subjects_is_as_wide_as_the_model_says(names):
+    """Data of the fitted subjects, whose own band cannot show a misfit, do not narrow it."""
+    left, _ = plot_subjects(fitted(deviation=10.0, subjects=names), most=1).axes
+    corners = left.collections[0].get_paths()[0].vertices
+    width = pd.Series(corners[:, 1]).groupby(corners[:, 0]).agg(np.ptp).median()
+    assert width == pytest.approx(2 * 1.645 * np.hypot(10.0, 0.5), rel=0.15)
 
 
 def test_horizontal_axis(fit):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from sidebayes import Groups, Landmarks, SideBayesWarning
+from sidebayes import Groups, Landmarks, SideBayesWarning, register_points
 
 RNG = np.random.default_rng(0)
 MEAN = RNG.normal(size=(8, 2))
@@ -237,10 +239,13 @@ def test_many_landmarks_in_no_order():
 
 
 def test_odd_shapes_are_not_accused():
-    """An individual that is unlike the others is neither reflected nor out of order."""
+    """An individual that is unlike the others is far off, but neither reflected nor out of order."""
     x = shapes()
     x[7] += 0.5 * np.random.default_rng(5).normal(size=MEAN.shape)
-    found = Landmarks.from_array(x).aligned()
+    with pytest.warns(SideBayesWarning) as said:
+        found = Landmarks.from_array(x).aligned()
+    (one,) = said
+    assert "from all others as is usual: 7." in str(one.message)
     assert found.distances[7] > 5 * np.median(found.distances)
 
 
@@ -258,3 +263,27 @@ def test_copies():
 def test_groups_as_subjects():
     groups = Groups(["a", "b", "b"]).take([1, 2])
     assert Landmarks([[0, 0], [1, 1]], groups, [0, 1]).names.tolist() == ["b"]
+
+
+def test_landmarks_and_points_far_off_are_named():
+    rng = np.random.default_rng(0)
+    turn = np.linspace(0, 2 * np.pi, 8, endpoint=False)
+    shapes = np.stack([np.cos(turn), 0.6 * np.sin(turn)], axis=1) + 0.04 * rng.normal(
+        size=(12, 8, 2)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Landmarks.from_array(shapes).aligned()
+    one, all_of_them = shapes.copy(), shapes.copy()
+    one[3, 2] *= 100
+    all_of_them[5] = rng.normal(size=(8, 2))
+    with pytest.warns(SideBayesWarning, match=r"as far off as is usual.*: 2 of 3\. Look"):
+        Landmarks.from_array(one).aligned()
+    steady = shapes.mean(axis=0) + 0.1 * (all_of_them - shapes.mean(axis=0))
+    steady[5] = all_of_them[5]
+    with pytest.warns(SideBayesWarning, match=r"far from all others as is usual: 5\. Look"):
+        Landmarks.from_array(steady).aligned()
+    points = shapes.reshape(-1, 2).copy()
+    points[20] += 1e3
+    with pytest.warns(SideBayesWarning, match=r"row 20 of 2\. They"):
+        register_points(points, np.repeat(np.arange(12), 8), num_points=6)

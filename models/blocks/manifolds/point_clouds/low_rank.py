@@ -200,7 +200,7 @@ class LowRankComponents(Block):
         data = np.asarray(value, float)
         if data.ndim != 2 or data.shape[1] != self.num_features:
             return {}
-        found = partitions(data, self.num_clusters, seed, num_starts, isotropic=True)
+        found = partitions(data, self.num_clusters, seed, num_starts, one_unit=data.shape[1])
         mean, covariance = cell_moments(found, self.num_clusters)
         sizes, vectors = np.linalg.eigh(covariance)
         rest = sizes[..., : -self.rank].mean(axis=-1)
