@@ -164,17 +164,19 @@ def test_choice_of_the_price(clouds):
 
 
 @pytest.mark.parametrize(
-    ("kept", "fitted", "lowest"),
+    ("lost", "won", "fitted", "lowest"),
     [
-        (1, 6, 0),  # one link of six is no more than chance
-        (3, 6, 1),
-        (1, 12, 1),  # no link is held out from the fit
+        (2, 1, 6, 0),  # a net gain of one by three links that differ is no more than chance
+        (1, 0, 6, 1),
+        (3, 0, 6, 1),
+        (2, 1, 12, 1),  # no link is held out from the fit
     ],
 )
-def test_the_lowest_price_is_taken_that_breaks_hardly_more(kept, fitted, lowest):
+def test_the_lowest_price_is_taken_that_breaks_hardly_more(lost, won, fitted, lowest):
     """One standard error of the difference is the square root of the links that differ."""
     broken = np.zeros((3, 12), bool)
-    broken[0, 6 : 6 + kept] = True
+    broken[0, 6 : 6 + lost] = True
+    broken[1:, 12 - won :] = True
     held_in = np.arange(12) < fitted
     assert _lowest(broken, np.arange(6, 12), held_in) == lowest
 
