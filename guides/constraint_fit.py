@@ -224,7 +224,7 @@ def choose_strength(
     `patience` steps. The best price breaks the fewest held-out links; ties go to the price that breaks
     fewer of the fitted links, then to the lower price. The thesis takes the best price. Where many links
     are wrong, this is often a very high one that breaks one or two links fewer by chance and ruins the
-    clusters. The lowest price is therefore taken that breaks less than one standard error more (Breiman
+    clusters. The lowest price is therefore taken that breaks at most one standard error more (Breiman
     et al. 1984, section 3.4.3). The standard error is that of the difference: the square root of the
     number of held-out links that one of the two prices breaks and the other keeps.
 
@@ -362,14 +362,14 @@ def _split(
 def _lowest(
     broken: NDArray[np.bool_], held_out: NDArray[np.int64], held_in: NDArray[np.bool_]
 ) -> int:
-    """Return the first row that breaks less than one standard error more held-out links than the last.
+    """Return the first row that breaks at most one standard error more held-out links than the last.
 
     Links that are fitted as well are no sample of others, and add nothing to the standard error.
     """
     differ = broken != broken[-1]
     excess = broken[:, held_out].sum(axis=1) - broken[-1, held_out].sum()
     error = np.sqrt(differ[:, held_out[~held_in[held_out]]].sum(axis=1))
-    return int(np.argmax((excess <= 0) | (excess < error)))
+    return int(np.argmax(excess <= error))
 
 
 def _labels(problem: Problem, params: Mapping[str, NDArray]) -> NDArray[np.int64]:
