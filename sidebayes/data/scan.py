@@ -236,10 +236,12 @@ def _refuse_several(path: Path) -> None:
         raise ValueError(
             f"{path} is a folder; give the list of its files, sorted(Path({str(path)!r}).glob('*{kinds[0]}'))"
         )
-    if any(sign in path.name for sign in "*?") and not path.exists():
+    wild = [not {*"*?"}.isdisjoint(part) for part in path.parts]
+    if any(wild) and not path.exists():
+        first = wild.index(True)
+        folder, pattern = (str(Path(*part)) for part in (path.parts[:first], path.parts[first:]))
         raise ValueError(
-            f"{path} is a pattern; give the list of its files, "
-            f"sorted(Path({str(path.parent)!r}).glob({path.name!r}))"
+            f"{path} is a pattern; give the list of its files, sorted(Path({folder!r}).glob({pattern!r}))"
         )
 
 

@@ -41,7 +41,8 @@ def test_folders_and_patterns_are_refused_with_the_list_of_their_files(tmp_path)
         sidebayes.scan(folder)
     for number in range(2):
         FRAME.to_parquet(folder / f"part.{number}.parquet")
-    for given in (folder, folder / "*.parquet", folder / "part.?.parquet"):
+    patterns = folder / "*.parquet", folder / "part.?.parquet", tmp_path / "*" / "part.*.parquet"
+    for given in (folder, *patterns):
         with pytest.raises(ValueError, match=r"give the list of its files, sorted\(") as caught:
             sidebayes.scan(given)
         paths = eval(str(caught.value).split("files, ")[1], {"Path": Path})
