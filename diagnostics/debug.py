@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +39,7 @@ from sidebayes.guides.engines.problem.honoured import (
     is_outcome,
     live_inputs,
 )
+from sidebayes.guides.engines.problem.units import unread_parameters
 from sidebayes.guides.engines.problem.values import (
     admitted_values,
     evaluated,
@@ -400,7 +400,7 @@ def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
         for name, flags in zip(names, live, strict=False)
         if not any(jax.tree.leaves(flags)) and jax.tree.leaves(flags)
     ]
-    idle += [name for name in _unread(problem.model) if name not in idle]
+    idle += [name for name in unread_parameters(problem.model) if name not in idle]
     if idle:
         does, it = ("do", "them") if len(idle) > 1 else ("does", "it")
         return Rung(
@@ -410,16 +410,6 @@ def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
             f"use {it}, or drop {it} from the model",
         )
     return Rung("arguments", "ok", "all enter the density")
-
-
-def _unread(model: Callable) -> list[str]:
-    """Return the parameters that the body of a plain function never mentions."""
-    code = getattr(inspect.unwrap(model), "__code__", None)
-    if code is None:
-        return []
-    loads = (i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD"))
-    read = {name for value in loads for name in (value if isinstance(value, tuple) else (value,))}
-    return [name for name in inspect.signature(model).parameters if name not in read]
 
 
 def _one_line(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from sidebayes.guides.engines.base import Engine, Problem
 from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.problem import posterior
+from sidebayes.guides.engines.problem.causes import program_text
 from sidebayes.guides.engines.problem.declared import (
     collapsed_sites,
     declared_blocks,
@@ -41,7 +42,7 @@ from sidebayes.guides.engines.problem.honoured import (
     live_inputs,
     live_inputs_of,
 )
-from sidebayes.guides.engines.problem.units import given_data, model_of
+from sidebayes.guides.engines.problem.units import given_data, model_of, unread_parameters
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
 from sidebayes.models.blocks.block_facts import (
@@ -157,27 +158,52 @@ def _blank(problem: Problem, name: str) -> Any:
 
 
 def warn_of_idle_data(problem: Problem, method: str) -> None:
-    """Warn of data that no density depends on, where a latent site has their shape."""
+    """Warn of data on which nothing depends, and of options that a model never uses.
 
-    def density(args: tuple) -> Any:
-        model = filled(problem.model, filling(jnp.zeros))
-        return sum_log_prob(traced(model, args, problem.kwargs))
+    Data of which a model uses the shape alone, such as a table whose rows it counts, are meant to be so,
+    unless a latent site has that shape.
+    """
 
-    latent = latent_sites(abstract_trace(problem)).items()
-    named = list(zip(given_data(problem)[1], problem.args, strict=False))
-    alike = {
-        name: [n for n, site in latent if _same_shape(site["value"], data)] for name, data in named
-    }
-    if not any(alike.values()):
-        return
+    def parts(args: tuple) -> list[Any]:
+        trace = traced(filled(problem.model, filling(jnp.zeros)), args, problem.kwargs)
+        return [sum_log_prob(trace), *deterministics(trace).values()]
+
+    def program(args: tuple) -> str:
+        return program_text(jax.make_jaxpr(lambda: parts(args))())
+
+    own, latent = model_of(problem), latent_sites(abstract_trace(problem)).items()
     with unchecked():
-        live = live_inputs(density, problem.args)
-    for (name, _), flags in zip(named, live, strict=False):
-        if alike[name] and not any(jax.tree.leaves(flags)):
+        live = live_inputs(parts, problem.args)
+        for k, (name, flags) in enumerate(zip(given_data(problem)[1], live, strict=False)):
+            data = problem.args[k]
+            if any(jax.tree.leaves(flags)) or not jax.tree.leaves(data):
+                continue
+            alike = [site for site, value in latent if _same_shape(value["value"], data)]
+            if alike:
+                warn_user(
+                    f"{method}: the density does not depend on {name}, and site {alike[0]!r} of the same "
+                    f"shape is sampled; if it is to observe these data, write obs={name} there"
+                )
+            elif _is_unused(program, problem.args, k):
+                warn_user(
+                    f"{method}: nothing in the model depends on {name}; use it there, as by obs={name} if "
+                    "it is an outcome, or leave it out"
+                )
+    defaults = {name: one.default for name, one in inspect.signature(own).parameters.items()}
+    for name in unread_parameters(own):
+        if name in problem.kwargs and problem.kwargs[name] is not defaults[name]:
             warn_user(
-                f"{method}: the density does not depend on {name}, and site {alike[name][0]!r} of the same "
-                f"shape is sampled; if it is to observe these data, write obs={name} there"
+                f"{method}: the model never uses its option {name!r}; use it, or leave it out"
             )
+
+
+def _is_unused(program: Callable[[tuple], str], args: tuple, number: int) -> bool:
+    """Return whether the text of a program is the same where an argument has another shape."""
+    longer = jax.tree.map(lambda leaf: jnp.zeros([n + 1 for n in leaf.shape]), args[number])
+    try:
+        return program(args) == program((*args[:number], longer, *args[number + 1 :]))
+    except Exception:  # whatever the model makes of such a shape
+        return False
 
 
 def warn_of_idle_sites(problem: Problem, method: str) -> None:

@@ -51,6 +51,7 @@ __all__ = [
     "explain_nonfinite",
     "known_cause",
     "out_of_range",
+    "program_text",
     "remedy",
 ]
 
@@ -191,7 +192,7 @@ def check_repeatable(problem: Problem) -> None:
         one is other or freeze(_plain(one)) == freeze(_plain(other))
         for one, other in zip(once.consts, again.consts, strict=True)
     )
-    if same and _text(once) == _text(again):
+    if same and program_text(once) == program_text(again):
         return
     first, second = evaluated(terms), evaluated(terms)
     for name in (site for site in first if site in second):
@@ -311,7 +312,8 @@ def _plain(constant: Any) -> Any:
     return constant if isinstance(constant, jax.Array) else np.asarray(constant)
 
 
-def _text(program: Any) -> str:
+def program_text(program: Any) -> str:
+    """Return the text of a traced program, without addresses."""
     return re.sub("0x[0-9a-f]+", "", str(program))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dis
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +39,7 @@ __all__ = [
     "observed_units",
     "refuse_dependent_units",
     "refuse_powers",
+    "unread_parameters",
 ]
 
 
@@ -66,6 +69,16 @@ def given_data(problem: Problem) -> tuple[Signature, dict[str, Any]]:
     signature = signature_of(problem.model)
     names = [role.name for role in signature.data]
     return signature, dict(zip(names, problem.args, strict=False))
+
+
+def unread_parameters(model: Callable) -> list[str]:
+    """Return the parameters that the body of a plain function never mentions."""
+    code = getattr(inspect.unwrap(model), "__code__", None)
+    if code is None:
+        return []
+    loads = (i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD"))
+    read = {name for value in loads for name in (value if isinstance(value, tuple) else (value,))}
+    return [name for name in inspect.signature(model).parameters if name not in read]
 
 
 def dimensions(signature: Signature, data: Mapping[str, Any]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Every primitive and handler of NumPyro is honoured, or refused by name, as docs/primitives.md says."""
 
 import re
+import warnings
 from pathlib import Path
 
 import jax
@@ -394,6 +395,28 @@ def test_data_that_no_site_observes_are_named():
         sb.SideBayesWarning, match="does not depend on z, and site 'z'.* write obs=z"
     ):
         told(forgotten, Y, Y, z=Y)
+
+
+def test_data_and_options_that_a_model_never_uses_are_named():
+    def careless(y: Float[Array, " rows"], z: Float[Array, " rows"], size=2.0):
+        z = parameters()
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.Normal(*z), obs=y)
+
+    def counted(y: Float[Array, " rows"], z: Float[Array, " rows"]):
+        at = parameters()
+        with numpyro.plate("rows", len(z)):
+            numpyro.sample("y", dist.Normal(*at), obs=y)
+
+    with pytest.warns(sb.SideBayesWarning) as said:
+        sb.fit(careless, Y, Y, size=3.0, engine=at_one(AT), progress=False)
+    assert [str(one.message).split(";")[0] for one in said] == [
+        "careless: nothing in the model depends on z",
+        "careless: the model never uses its option 'size'",
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told(counted, Y, Y)
 
 
 def test_a_model_that_observes_nothing_is_refused():
