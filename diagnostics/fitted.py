@@ -131,6 +131,10 @@ class AskedFit(Fitted, Protocol):
     def has_classes(self) -> bool:
         """Return whether points have classes beside their labels; raises ValueError without the model."""
 
+    @property
+    def class_names(self) -> tuple[str | int, ...]:
+        """Names of the classes; numbers for those without a name."""
+
     def class_probabilities(self) -> NDArray:
         """Posterior probabilities of the classes of all points."""
 

@@ -9,8 +9,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from .pictures.colours import CHAINS, INK, MUTED, new_figure
-from .pictures.plots import draw_pairs, link_legend
+from .pictures.colours import CHAINS, INK, MUTED, draw_pairs, link_legend, new_figure
 from .sites import site_of
 
 if TYPE_CHECKING:

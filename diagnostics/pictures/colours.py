@@ -1,24 +1,31 @@
-"""Colours and frames that all pictures share."""
+"""Colours, frames, legends and lines of links that pictures share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
     "CHAINS",
     "FAINT",
     "INK",
+    "MOST_LINKS",
     "MOST_SHAPES",
     "MUTED",
     "WARN",
     "as_label",
     "cluster_colours",
+    "draw_pairs",
+    "legend_above",
+    "link_legend",
     "new_figure",
 ]
 
@@ -26,6 +33,9 @@ INK = "#1f2933"
 MUTED = "#7b8794"
 FAINT = "#b8c0c8"
 WARN = "#c81e1e"
+
+MOST_LINKS = 400
+"""Maximum number of links that are drawn."""
 
 MOST_SHAPES = 1000
 """Number of points or vertices above which vector graphics hold them as one image, to keep files small."""
@@ -82,3 +92,51 @@ def new_figure(width: float, height: float, **options: Any) -> tuple[Figure, Any
         axis.yaxis.label.set(color=INK, size=9)
         axis.title.set(color=MUTED)
     return figure, axes
+
+
+def draw_pairs(
+    axis: Axes, where: NDArray, pairs: NDArray, weights: NDArray, broken: NDArray[np.bool_]
+) -> None:
+    """Draw at most 400 links, with solid must-links and dashed cannot-links; `broken` ones come first."""
+    from matplotlib.collections import LineCollection
+
+    shown = np.zeros(len(pairs), bool)
+    shown[np.argsort(~broken, kind="stable")[:MOST_LINKS]] = True  # violated ones first
+    for must, style in ((True, "solid"), (False, (0, (3.5, 2.5)))):
+        for bad in (False, True):
+            chosen = pairs[shown & ((weights > 0) == must) & (broken == bad)]
+            lines = LineCollection(
+                list(where[chosen]),
+                linestyles=[style],
+                colors=WARN if bad else MUTED,
+                alpha=0.95 if bad else 0.45,
+                linewidths=1.5 if bad else 0.8,
+                zorder=1.5 if bad else 1,
+            )
+            axis.add_collection(lines)
+
+
+def link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
+    """Draw a legend of the kinds of links above the picture."""
+    from matplotlib.lines import Line2D
+
+    kinds = [("solid", MUTED, "must-link"), ((0, (3.5, 2.5)), MUTED, "cannot-link")]
+    if num_violated:
+        kinds.append(("solid", WARN, f"violated ({num_violated})"))
+    lines = [Line2D([], [], ls=style, color=c, lw=1.4, label=name) for style, c, name in kinds]
+    legend_above(axis, lines, title)
+
+
+def legend_above(axis: Axes, handles: Sequence[Artist], title: str | None = None) -> None:
+    """Draw a legend above the picture."""
+    axis.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=4,
+        frameon=False,
+        fontsize=8.5,
+        title=title,
+        title_fontsize=8.5,
+        alignment="left",
+    )

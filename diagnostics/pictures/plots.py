@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,16 +11,19 @@ from numpy.typing import NDArray
 from ..features import salient_features
 from ..fitted import AskedFit, Fitted
 from ..sites import TRUSTED_MATCH, labelled_table, site_of
-from ..trust.scores import violated
+from ..trust.scores import learned_classes, violated
 from .colours import (
     CHAINS,
     FAINT,
     INK,
+    MOST_LINKS,
     MOST_SHAPES,
     MUTED,
-    WARN,
     as_label,
     cluster_colours,
+    draw_pairs,
+    legend_above,
+    link_legend,
     new_figure,
 )
 
@@ -30,18 +34,17 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_POINTS",
     "draw_links",
-    "draw_pairs",
-    "link_legend",
     "plot_clusters",
     "plot_coclustering",
     "plot_parameters",
 ]
 
-_MOST_LINKS = 400
 MOST_POINTS = 5000
 """Maximum number of points that are drawn."""
 _MOST_AXES = 6
 """Number of leading principal axes from which a picture chooses two."""
+_MOST_NAMED = 12
+"""Maximum number of classes in a legend, the first ones."""
 _MOST_FEATURES = 60
 """Maximum number of features that are drawn, those of largest saliency."""
 
@@ -52,7 +55,8 @@ _TINY = 1e-12
 def plot_clusters(fit: AskedFit) -> Figure:
     """Data with links and soft assignments, with the components' 90 % ellipses.
 
-    A point's colour mixes its clusters' colours by responsibility. Must-links are solid,
+    A point's colour mixes its clusters' colours by responsibility, or those of its classes by their
+    probabilities where the model has classes; crosses are prototypes of classes. Must-links are solid,
     cannot-links dashed; links that the labels violate are red. Data of more than two features are shown
     on the two principal axes that separate the clusters best, after features were standardised unless
     they share a unit (directions, spherical covariances); at most 5000 points and 400 links are drawn.
@@ -61,32 +65,58 @@ def plot_clusters(fit: AskedFit) -> Figure:
     ----------
     fit : Fit
     """
+    from matplotlib.colors import to_rgb
+
     x = labelled_table(fit.tree)
     prob = fit.responsibilities()
     where, centre, axes, names = _plane(x, _feature_names(fit), prob, one_unit=_has_one_unit(fit))
     figure, axis = new_figure(6.4, 4.9)
     num_violated = draw_links(axis, fit, where)
-    colour = cluster_colours(prob.shape[1])
+    classes = learned_classes(fit)
+    mixed = prob if classes is None else classes
+    colour = cluster_colours(mixed.shape[1])
     shown = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
     axis.scatter(
         *where[shown].T,
-        c=np.clip(prob[shown] @ colour, 0, 1),
+        c=np.clip(mixed[shown] @ colour, 0, 1),
         s=26 if len(shown) < 1000 else 8,
         edgecolor="white",
         lw=0.5,
         zorder=2,
         rasterized=len(shown) > MOST_SHAPES,
     )
-    _draw_components(axis, fit, centre, axes, colour)
+    inks = colour if classes is None else np.tile(to_rgb(MUTED), (prob.shape[1], 1))
+    _draw_components(axis, fit, centre, axes, inks)
+    if classes is not None:
+        _draw_prototypes(axis, fit, centre, axes)
+        _class_legend(axis, fit.class_names, colour)
     axis.set(xlabel=names[0], ylabel=names[1])
     if not names[1]:  # a single feature, along a line
         axis.set_yticks([])
     axis.autoscale_view()
     num_links = fit.tree["constant_data"].sizes.get("link", 0)
     if num_links:
-        some = f"{_MOST_LINKS} of {num_links} links drawn" if num_links > _MOST_LINKS else None
+        some = f"{MOST_LINKS} of {num_links} links drawn" if num_links > MOST_LINKS else None
         link_legend(axis, num_violated, some)
     return figure
+
+
+def _draw_prototypes(axis: Axes, fit: Fitted, centre: NDArray, axes: NDArray) -> None:
+    name = site_of(fit.tree, "prototype")
+    if name is not None:
+        across, up = ((np.asarray(fit.params[name]) - centre) @ axes).T
+        axis.scatter(across, up, marker="+", s=110, color=INK, lw=2, zorder=5, label="prototype")
+
+
+def _class_legend(axis: Axes, names: Sequence[str | int], colour: NDArray) -> None:
+    from matplotlib.lines import Line2D
+
+    points = [
+        Line2D([], [], ls="", marker="o", color=c, label=f"class {as_label(name)}")
+        for name, c in zip(names[:_MOST_NAMED], colour, strict=False)
+    ]
+    others, _ = axis.get_legend_handles_labels()
+    legend_above(axis, [*points, *others])
 
 
 def plot_parameters(fit: Fitted) -> Figure:
@@ -287,49 +317,6 @@ def draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
     broken = violated(fit.labels(), pairs, weights)
     draw_pairs(axis, where, pairs, weights, broken)
     return int(broken.sum())
-
-
-def draw_pairs(
-    axis: Axes, where: NDArray, pairs: NDArray, weights: NDArray, broken: NDArray[np.bool_]
-) -> None:
-    """Draw at most 400 links, with solid must-links and dashed cannot-links; `broken` ones come first."""
-    from matplotlib.collections import LineCollection
-
-    shown = np.zeros(len(pairs), bool)
-    shown[np.argsort(~broken, kind="stable")[:_MOST_LINKS]] = True  # violated ones first
-    for must, style in ((True, "solid"), (False, (0, (3.5, 2.5)))):
-        for bad in (False, True):
-            chosen = pairs[shown & ((weights > 0) == must) & (broken == bad)]
-            lines = LineCollection(
-                list(where[chosen]),
-                linestyles=[style],
-                colors=WARN if bad else MUTED,
-                alpha=0.95 if bad else 0.45,
-                linewidths=1.5 if bad else 0.8,
-                zorder=1.5 if bad else 1,
-            )
-            axis.add_collection(lines)
-
-
-def link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
-    """Draw a legend of the kinds of links above the picture."""
-    from matplotlib.lines import Line2D
-
-    kinds = [("solid", MUTED, "must-link"), ((0, (3.5, 2.5)), MUTED, "cannot-link")]
-    if num_violated:
-        kinds.append(("solid", WARN, f"violated ({num_violated})"))
-    lines = [Line2D([], [], ls=style, color=c, lw=1.4, label=name) for style, c, name in kinds]
-    axis.legend(
-        handles=lines,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=3,
-        frameon=False,
-        fontsize=8.5,
-        title=title,
-        title_fontsize=8.5,
-        alignment="left",
-    )
 
 
 def _draw_components(

@@ -10,8 +10,8 @@ from scipy.stats import chi2
 
 from ..fitted import AskedFit
 from ..sites import labelled_table, site_of
-from .colours import FAINT, INK, MOST_SHAPES, MUTED, cluster_colours, new_figure
-from .plots import MOST_POINTS, draw_links, link_legend
+from .colours import FAINT, INK, MOST_SHAPES, MUTED, cluster_colours, link_legend, new_figure
+from .plots import MOST_POINTS, draw_links
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,6 +15,7 @@ __all__ = [
     "accuracy",
     "calibration_error",
     "f_score",
+    "learned_classes",
     "purity",
     "purity_f_score",
     "score_labels",
@@ -195,10 +196,7 @@ def scores_of(fit: AskedFit) -> dict[str, float]:
     truth = np.where(given < 0, truth, -1)
     if (truth < 0).all():
         return {}
-    try:
-        prob = fit.class_probabilities() if fit.has_classes else None
-    except ValueError:  # the model was not saved, or no class explains a row
-        prob = None
+    prob = learned_classes(fit)
     if prob is None:
         return score_labels(truth, fit.tree["responsibilities"]["labels"].to_numpy())
     found = score_labels(truth, prob.argmax(axis=1))
@@ -206,6 +204,14 @@ def scores_of(fit: AskedFit) -> dict[str, float]:
     if of_learned.any() and not otherwise:
         found["accuracy"] = float((prob.argmax(axis=1) == truth)[truth >= 0].mean())
     return found
+
+
+def learned_classes(fit: AskedFit) -> NDArray[np.float64] | None:
+    """Return the class probabilities of all points; None where there are none, or they cannot be computed."""
+    try:
+        return fit.class_probabilities() if fit.has_classes else None
+    except ValueError:  # the model was not saved, or no class explains a row
+        return None
 
 
 def _given(fit: AskedFit, number: int) -> NDArray[np.int64]:

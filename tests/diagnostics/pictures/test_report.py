@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import xarray as xr
 from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.pictures import plots, run_plots
 from sidebayes.diagnostics.pictures.colours import cluster_colours
@@ -166,6 +167,25 @@ def test_links_are_drawn_by_kind(fits):
     sizes = [len(lines.get_segments()) for lines in axis.collections[:4]]
     assert sizes == [2, 1, 2, 0]  # must kept, must violated, cannot kept, cannot violated
     assert "1" in axis.get_legend().get_texts()[2].get_text()
+
+
+def test_classes_and_their_prototypes_are_drawn():
+    tree, _ = make_tree()
+    number = tree["observed_data"].sizes["points"]
+    tree["constant_data"] = tree["constant_data"].isel(link=slice(0))
+    where = xr.DataArray(
+        np.full((1, 1, 2, 3), 0.5), dims=("chain", "draw", "prototypes", "features")
+    )
+    tree["posterior"]["prototype"] = where.assign_attrs(role="prototype")
+    fit = FakeFit(tree)
+    fit.has_classes, fit.class_names = True, ("b$", "c", 2)
+    fit.class_probabilities = lambda: np.eye(3)[np.arange(number) % 3]
+    (axis,) = plots.plot_clusters(fit).axes
+    points = next(drawn for drawn in axis.collections if len(drawn.get_offsets()) == number)
+    colours = points.get_facecolor()[:, :3]
+    np.testing.assert_allclose(colours, cluster_colours(3)[np.arange(number) % 3])
+    said = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert said == [r"class b\$", "class c", "class 2", "prototype"]
 
 
 @pytest.mark.parametrize("features", [1, 2, 3])
