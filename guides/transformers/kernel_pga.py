@@ -25,6 +25,8 @@ __all__ = ["KernelPGA"]
 
 _LOST = 0.01
 """Share of the points' squared norms whose loss leads to a warning."""
+_ALONE = 0.05
+"""Kernel with all other rows below which a row is like none of them; angles are then above 87 degrees."""
 _UNLIKE = 1e-8
 """Kernel with all training rows below which a row counts as similar to none of them."""
 
@@ -141,6 +143,11 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         ValueError
             If the kernel is not symmetric, positive semidefinite, with a positive diagonal; if a point is
             opposite to the mean; or if rows, weights or components are too few.
+
+        Warns
+        -----
+        SideBayesWarning
+            If most rows are similar to no other row under the kernel, so that directions single out rows.
         """
         self._fit(X, sample_weight)
         return self
@@ -291,6 +298,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if self.rank is None:
             self.residual_ = 0.0
             gram, self._norms = self._kernel.gram(x)
+            _warn_of_lone_rows(gram)
             return Points(gram, is_gram=True)
         if self.kernel == "precomputed":
             raise ValueError(
@@ -330,3 +338,13 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
                 "transform"
             )
         return products
+
+
+def _warn_of_lone_rows(gram: NDArray) -> None:
+    apart = np.abs(gram - np.diag(np.diag(gram))).max(axis=1)
+    if np.mean(apart < _ALONE) > 0.5:
+        warn_user(
+            f"{np.sum(apart < _ALONE)} of {len(gram)} rows are like no other row (their kernel with each is "
+            f"below {_ALONE}), so that directions single out rows; take a wider kernel, such as 'rbf' with a "
+            "smaller gamma"
+        )

@@ -323,6 +323,15 @@ def test_rows_that_are_like_none_are_said():
         assert np.linalg.norm(found[0]) > 0.1
 
 
+def test_a_kernel_that_sets_all_rows_apart_is_said_to():
+    x = load_iris().data
+    with pytest.warns(SideBayesWarning, match="of 150 rows are like no other row.*smaller gamma"):
+        KernelPGA(2, gamma=1e3).fit(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KernelPGA(2, gamma=10.0).fit(x)
+
+
 @pytest.mark.parametrize("rank", [None, 20])
 def test_an_offset_changes_nothing(rank):
     x = load_iris().data * 64 // 1  # whole numbers, which an offset does not round
