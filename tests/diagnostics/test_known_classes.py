@@ -71,6 +71,18 @@ def test_a_step_without_points_finds_what_the_others_say(form):
     np.testing.assert_allclose(np.squeeze(spread), wanted, rtol=1e-6)
 
 
+def test_rows_are_left_out_until_em_settles():
+    """One step without a tenth of 15 labels leaves means that they drew; the fit is sure of wrong classes."""
+    rng = np.random.default_rng(111)
+    classes = rng.integers(0, 3, 60)
+    x = np.array([[0.0, 0.0], [2.0, 0.5], [0.0, 2.2]])[classes] + rng.normal(size=(60, 2))
+    known = np.where(np.arange(60) < 15, classes, -1)
+    fit = sb.fit("moe", x, known, num_clusters=3, num_classes=3, progress=False)
+    level, why = fit.verdict
+    assert level == "caution"
+    assert "Without a look at a row's own class, the fit is too sure of its classes" in why
+
+
 def test_sentences():
     stated = np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]]
     told, blind = np.abs(stated - 0.1), np.full((8, 2), 0.5)

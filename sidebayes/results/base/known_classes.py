@@ -16,6 +16,7 @@ from scipy.special import softmax
 
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.diagnostics.trust.known_classes import (
+    Recognition,
     against_the_rest,
     at_no_row,
     recognition,
@@ -38,13 +39,19 @@ from .fit_base import FitBase
 from .labels import class_names
 from .predictions import over_draws
 
-__all__ = ["told_by_known_classes", "unpredicted_classes"]
+__all__ = ["recognised", "told_by_known_classes", "unpredicted_classes"]
 
 _ROWS = 200
 """Most rows of known class that are looked at."""
 
 _FOLDS = 10
 """Parts of these that a mode is shown without, one after another."""
+
+_STEPS = 20
+"""Most steps of EM without a part."""
+
+_SETTLED = 0.01
+"""Change of a probability, of components or of classes within them, below which no further step is taken."""
 
 _DRAWS = 20
 """Most draws."""
@@ -126,27 +133,41 @@ def _unpredicted(found: dict[str, NDArray]) -> dict[int, int]:
 
 def _by_recognition(fit: FitBase, look: _Look) -> tuple[str, str] | None:
     """What is said of the probabilities of known classes."""
-    site, fn, trace, draws, found = look
-    with fit.run.precision:
-        latent = latent_sites(trace)
+    seen, unseen = _recognised(fit, look)
+    said = sentence(seen, unseen)
+    certain = unseen is None or unseen.right == unseen.num_rows
+    clusters = type(look.fn).told is FiniteMixture.told and fit.run.card is not None
+    if said or certain or not clusters or not fit.config.climbs:
+        return said
+    return _against_the_rest(fit, _mode(fit, look))
+
+
+def recognised(fit: FitBase) -> Recognition | None:
+    """How well a fit predicts known classes without the rows that have them; None where it cannot be told."""
+    look = _look(fit)
+    return None if look is None else _recognised(fit, look)[1]
+
+
+def _recognised(fit: FitBase, look: _Look) -> tuple[Recognition | None, Recognition | None]:
+    """How well known classes are predicted, with the rows that have them and without."""
+    site, fn, trace, _, found = look
     known = _is_known(found["stated"][0])
     stated = found["stated"][0][known]
     prob = _probabilities(found)[:, known]
     if len(prob) > 1:  # rows are left out by the weights of draws
         weight = 1 / np.maximum((prob * stated).sum(axis=2, keepdims=True), np.finfo(float).tiny)
         unseen = (prob * weight).sum(axis=0) / weight.sum(axis=0)
-        return sentence(None, recognition(unseen, stated))
+        return None, recognition(unseen, stated)
     seen = recognition(prob[0], stated)
     if seen is None or trace[site].get("scale") is not None or not has_step_without(fn):
-        return sentence(seen, None)
-    params = {name: draws[name][0] for name in latent}
-    unseen = recognition(_unseen(fit, site, params, found), stated)
-    said = sentence(seen, unseen)
-    certain = unseen is None or unseen.right == unseen.num_rows
-    clusters = type(fn).told is FiniteMixture.told and fit.run.card is not None
-    if said or certain or not clusters or not fit.config.climbs:
-        return said
-    return _against_the_rest(fit, params)
+        return seen, None
+    return seen, recognition(_unseen(fit, site, _mode(fit, look), found), stated)
+
+
+def _mode(fit: FitBase, look: _Look) -> dict[str, NDArray]:
+    """The latent sites at the first draw."""
+    with fit.run.precision:
+        return {name: look.draws[name][0] for name in latent_sites(look.trace)}
 
 
 def rows_by_class(trace: dict, layout: Any, owners: dict) -> dict[str, Any]:
@@ -191,6 +212,12 @@ def _probabilities(found: dict[str, NDArray]) -> NDArray[np.float64]:
     return scaled
 
 
+def _change(before: dict[str, Array], after: dict[str, Array]) -> Array:
+    """Largest change of a probability of components, or of classes within them."""
+    parts = [(jax.nn.softmax(found["joint"]), found["within"]) for found in (before, after)]
+    return jnp.stack([jnp.abs(new - old).max() for old, new in zip(*parts, strict=True)]).max()
+
+
 def _against_the_rest(fit: FitBase, params: dict[str, NDArray]) -> tuple[str, str] | None:
     """What the mode that the engine climbs to from the fit, once no class is known, says of the classes."""
     ((name, known),) = ((n, v) for n, v in fit.run.data.items() if isinstance(v, PartialLabels))
@@ -219,7 +246,7 @@ def untold(trace: dict, layout: Any, owners: dict) -> dict[str, Array]:
 def _unseen(
     fit: FitBase, site: str, params: dict[str, NDArray], found: dict[str, NDArray]
 ) -> NDArray[np.float64]:
-    """Probabilities of classes of the known rows, by steps without them, a part at a time."""
+    """Probabilities of classes of the known rows, by EM from the fit without them, a part at a time."""
     stated, rows = found["stated"][0], found["row"][0]
     known = np.flatnonzero(_is_known(stated))
     part = np.full(len(rows), -1)
@@ -235,8 +262,22 @@ def _unseen(
 
         def without(bare: Problem) -> Callable:
             def one(seen: Array, params: dict, args: tuple) -> dict[str, Array]:
-                moved = step_without(bare, plan, params, args, site, seen)
-                return known_rows(trace_model(bare, moved, args), None, {})
+                def look(at: dict) -> dict[str, Array]:
+                    return known_rows(trace_model(bare, at, args), None, {})
+
+                def unsettled(state: tuple) -> Array:
+                    number, *_, change = state
+                    return (number < _STEPS) & (change > _SETTLED)
+
+                def step(state: tuple) -> tuple:
+                    number, at, before, _ = state
+                    at = step_without(bare, plan, at, args, site, seen)
+                    found = look(at)
+                    return number + 1, at, found, _change(before, found)
+
+                found = look(params)
+                start = jnp.asarray(0), params, found, _change(found, found) + jnp.inf
+                return jax.lax.while_loop(unsettled, step, start)[2]
 
             return lambda seen, *given: jax.lax.map(
                 partial(one, params=given[0], args=given[1]), seen
