@@ -90,7 +90,9 @@ def recognition(prob: NDArray, stated: NDArray) -> Recognition | None:
     return Recognition(int(rows.sum()), int(right), int(number.max()), float(gain.sum()))
 
 
-def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str, str] | None:
+def sentence(
+    seen: Recognition | None, unseen: Recognition | None, *, smoothable: bool = False
+) -> tuple[str, str] | None:
     """Return level and sentence of a verdict, if known classes speak against a fit.
 
     Parameters
@@ -99,6 +101,8 @@ def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str,
         With parameters that were also fitted to the class of each row.
     unseen : Recognition or None
         With parameters from which each row was left out; None where there are none.
+    smoothable : bool
+        Whether the model has the option `class_concentration`.
     """
     found = seen if seen is not None and seen.contradicts else unseen
     if found is None or found.gain > (_APART if found.right <= found.most else -_APART):
@@ -109,8 +113,10 @@ def sentence(seen: Recognition | None, unseen: Recognition | None) -> tuple[str,
         remedy = "See whether the features say anything of the classes, or fit more components"
     else:
         what = "is too sure of its classes"
+        smoother = "class_concentration = 1.3, which smooths them, " if smoothable else ""
         remedy = (
-            "Do not take its probabilities at their word; fewer features or components may help"
+            f"Do not take its probabilities at their word; {smoother}fewer features, or fewer components "
+            "may help"
         )
     how = (
         "Although it was fitted to them, it"

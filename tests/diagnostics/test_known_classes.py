@@ -81,6 +81,7 @@ def test_rows_are_left_out_until_em_settles():
     level, why = fit.verdict
     assert level == "caution"
     assert "Without a look at a row's own class, the fit is too sure of its classes" in why
+    assert "class_concentration = 1.3, which smooths them, fewer features" in why
 
 
 def test_sentences():

@@ -48,7 +48,7 @@ _FOLDS = 10
 """Parts of these that a mode is shown without, one after another."""
 
 _STEPS = 20
-"""Most steps of EM without a part."""
+"""Maximum number of steps of EM without a part."""
 
 _SETTLED = 0.01
 """Change of a probability, of components or of classes within them, below which no further step is taken."""
@@ -134,7 +134,8 @@ def _unpredicted(found: dict[str, NDArray]) -> dict[int, int]:
 def _by_recognition(fit: FitBase, look: _Look) -> tuple[str, str] | None:
     """What is said of the probabilities of known classes."""
     seen, unseen = _recognised(fit, look)
-    said = sentence(seen, unseen)
+    smoothable = "class_concentration" in fit.run.signature.options
+    said = sentence(seen, unseen, smoothable=smoothable)
     certain = unseen is None or unseen.right == unseen.num_rows
     clusters = type(look.fn).told is FiniteMixture.told and fit.run.card is not None
     if said or certain or not clusters or not fit.config.climbs:
