@@ -55,6 +55,7 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
+from sidebayes.common.arrays import plain_array
 from sidebayes.common.magnitudes import counted
 
 __all__ = ["DebugReport", "Rung", "debug"]
@@ -157,8 +158,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
             return PartialLabels(np.asarray(value))
         if roles.get(name) == "table" and value is not None:
-            table = np.asarray(value)  # may be a data frame, say; truth values count as integers
-            return jnp.asarray(table.astype(int) if table.dtype.kind == "b" else table)
+            return jnp.asarray(plain_array(name, value))  # may be a data frame, say
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
     named = [(value, order[n] if n < len(order) else "") for n, value in enumerate(args)]

@@ -176,8 +176,8 @@ class Role:
     of_kernel : bool
         Whether columns are features of a kernel; see `KernelFeatures`.
     whole : bool
-        Whether integers of a table stay integers, because they may be categories or indices. This
-        holds in the user's own models, unless jaxtyping says ``Float``.
+        Whether truth values of a table stay such, and integers stay integers, because they may be categories
+        or indices. This holds in the user's own models, unless jaxtyping says ``Float``.
     """
 
     name: str
