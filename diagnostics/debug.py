@@ -36,6 +36,7 @@ from sidebayes.guides.engines.problem.honoured import (
     Honoured,
     check_sites,
     explaining_integers,
+    is_factor,
     is_outcome,
     live_inputs,
 )
@@ -50,7 +51,7 @@ from sidebayes.guides.engines.problem.values import (
 )
 from sidebayes.guides.engines.steps.starts import with_density
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
-from sidebayes.models.blocks.roles import signature_of
+from sidebayes.models.blocks.roles import function_of, signature_of
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
@@ -145,7 +146,11 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     if any(rung.verdict == "fail" for rung in links):
         return
 
-    signature = signature_of(model)
+    try:
+        signature = signature_of(model)
+    except (TypeError, ValueError) as error:
+        yield Rung("trace", "fail", *_split(error))
+        return
     roles = {role.name: role.kind for role in signature.data}
     order = [role.name for role in signature.data]
 
@@ -169,12 +174,12 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         {name: convert(value, name) for name, value in kwargs.items()},
     )
     try:
-        traces, points, admitted, log_weights = _runs(problem, seed)
+        with explaining_integers():
+            traces, points, admitted, log_weights = _runs(problem, seed)
         check_sites(traces[0])
     except Exception as error:  # a user's model raises whatever it raises
-        yield Rung(
-            "trace", "fail", f"{type(error).__name__}: {_one_line(error)}", _where(error, model)
-        )
+        place = _where(error, model) or _unfit(model, args, kwargs)
+        yield Rung("trace", "fail", f"{type(error).__name__}: {_one_line(error)}", place)
         return
     trace = traces[0]
     latent = {n: s for n, s in trace.items() if _is_latent(s)}
@@ -269,11 +274,11 @@ def _point(trace: Mapping[str, dict]) -> dict[str, Array]:
 def _observed(trace: Mapping[str, dict]) -> Rung:
     sites = [name for name, site in trace.items() if is_outcome(site)]
     if not sites:
-        factors = any(s["type"] == "sample" and s["is_observed"] for s in trace.values())
-        what = "only factors, which cannot be simulated" if factors else "no site is observed"
-        return Rung(
-            "observed", "fail", what, "pass the data, numpyro.sample('x', distribution, obs=x)"
-        )
+        remedy = "pass the data, numpyro.sample('x', distribution, obs=x)"
+        if any(map(is_factor, trace.values())):
+            what = "only factors: no data can be drawn, and no rows left out"
+            return Rung("observed", "note", what, f"where these are wanted, {remedy}")
+        return Rung("observed", "fail", "no site is observed", remedy)
     if not collapsed_sites(trace):
         return Rung(
             "observed",
@@ -313,8 +318,7 @@ def _indices(problem: Problem, points: list[dict[str, Array]]) -> Rung:
     try:
         check_indices(problem)
     except ValueError as error:
-        finding, _, remedy = _one_line(error).rpartition(": ")
-        return Rung("indices", "fail", finding, remedy)
+        return Rung("indices", "fail", *_split(error, ": "))
     return Rung("indices", "ok", "no index from the data is out of range")
 
 
@@ -416,14 +420,32 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
+def _split(error: Exception, at: str = "; ") -> tuple[str, str]:
+    """Return what an error says, and the remedy that follows it."""
+    finding, _, remedy = _one_line(error).rpartition(at)
+    return finding, remedy
+
+
 def _where(error: Exception, model: Callable) -> str:
-    """Return the line of the model's own file where the error occurred."""
+    """Return the line of the model's own file where the error, or its cause, occurred."""
     try:
-        own = inspect.getfile(inspect.unwrap(model))
+        own = inspect.getfile(function_of(model))
     except TypeError:
         return ""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    tracebacks = [one.__traceback__ for one in (error, error.__cause__) if one is not None]
+    frames = [f for one in tracebacks for f in traceback.extract_tb(one) if f.filename == own]
     if not frames:
-        name = getattr(model, "__name__", "the model")
-        return f"check the arguments against {name}{inspect.signature(model)}"
+        return ""
     return f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line or 'no source'}"
+
+
+def _unfit(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:
+    """Return what a model takes, if these arguments are others."""
+    taken = inspect.signature(model)
+    try:
+        taken.bind(*args, **kwargs)
+    except TypeError:
+        bare = [p.replace(annotation=p.empty) for p in taken.parameters.values()]
+        shown = taken.replace(parameters=bare, return_annotation=taken.empty)
+        return f"check the arguments against {getattr(function_of(model), '__name__', 'the model')}{shown}"
+    return ""

@@ -14,7 +14,7 @@ from sidebayes.guides.engines.expectation_maximisation.streamed_data import Stre
 from sidebayes.guides.engines.problem.honoured import IntegersNeededError
 from sidebayes.guides.engines.problem.values import check_integers
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.roles import Signature, function_of, signature_of
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import names_of_classes
@@ -76,7 +76,7 @@ def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callabl
             "model function"
         )
     own = next((c for c in CARDS.values() if c.is_of(method)), None)
-    return own, method, own.name if own else getattr(method, "__name__", "model")
+    return own, method, own.name if own else getattr(function_of(method), "__name__", "model")
 
 
 def sort_arguments(
@@ -284,7 +284,14 @@ def read_arguments(
 def _floats_where_borne(
     model: Callable[..., None], name: str, data: dict[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Data whose integers are floats, except in tables that the model uses as categories or indices."""
+    """Data whose integers are floats, except in tables that the model uses as categories or indices.
+
+    All stay integers where outcomes are left out, without which the model cannot be run to tell.
+    """
+    if any(
+        role.required and role.name not in data for role in signature_of(model).of_kind("table")
+    ):
+        return data
     for table, values in data.items():
         if isinstance(values, np.ndarray) and values.dtype.kind == "i":
             floats = {**data, table: values.astype(float)}
@@ -294,7 +301,7 @@ def _floats_where_borne(
 
 
 def _needs_integers(run: Run) -> bool:
-    """Whether a model refuses its data for being floats, where it looks something up by integers."""
+    """Whether a model refuses its data for being floats, where it looks something up or draws by integers."""
     try:
         with run.precision:
             check_integers(run.problem)
