@@ -43,6 +43,7 @@ from sidebayes.guides.engines.problem.honoured import (
 from sidebayes.guides.engines.problem.units import unread_parameters
 from sidebayes.guides.engines.problem.values import (
     admitted_values,
+    check_integers,
     evaluated,
     mixing_log_weights,
     moving_sites,
@@ -154,7 +155,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     roles = {role.name: role.kind for role in signature.data}
     order = [role.name for role in signature.data]
 
-    def convert(value: Any, name: str) -> Any:
+    def convert(value: Any, name: str, as_floats: str = "") -> Any:
         if isinstance(value, Links):
             points = value.num_points or (joined[0].num_groups if joined else size)
             return as_label_graph(value, points, kwargs.get("num_clusters"))
@@ -163,16 +164,22 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
             return PartialLabels(np.asarray(value))
         if roles.get(name) == "table" and value is not None:
-            return jnp.asarray(plain_array(name, value))  # may be a data frame, say
+            table = plain_array(name, value)  # may be a data frame, say
+            return jnp.asarray(table.astype(float) if table.dtype.kind in as_floats else table)
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
     named = [(value, order[n] if n < len(order) else "") for n, value in enumerate(args)]
     joined = [convert(v, n) for v, n in named if roles.get(n) == "groups"]
-    problem = Problem(
-        model,
-        tuple(convert(value, name) for value, name in named),
-        {name: convert(value, name) for name, value in kwargs.items()},
-    )
+
+    def made(as_floats: str) -> Problem:
+        return Problem(
+            model,
+            tuple(convert(value, name, as_floats) for value, name in named),
+            {name: convert(value, name, as_floats) for name, value in kwargs.items()},
+        )
+
+    # truth values are floats where a model runs with these alone, as in a fit
+    problem = made("" if _runs_at_all(made("")) or not _runs_at_all(made("b")) else "b")
     try:
         with explaining_integers():
             traces, points, admitted, log_weights = _runs(problem, seed)
@@ -211,6 +218,14 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
                     _where(error, model),
                 )
                 return
+
+
+def _runs_at_all(problem: Problem) -> bool:
+    try:
+        check_integers(problem)
+    except Exception:  # a user's model raises whatever it raises
+        return False
+    return True
 
 
 def _num_points(args: tuple, kwargs: Mapping[str, Any]) -> int:

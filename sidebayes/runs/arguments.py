@@ -286,30 +286,30 @@ def _floats_where_borne(
 ) -> dict[str, Any]:
     """Data whose integers are floats, except in tables that the model uses as categories or indices.
 
-    All stay integers where outcomes are left out, without which the model cannot be run to tell.
+    Truth values stay such, unless the model runs with floats alone: with these it takes no ``~``, which of
+    integers would be another. Integers stay where outcomes are left out, without which the model cannot be
+    run to tell.
     """
-    if any(
-        role.required and role.name not in data for role in signature_of(model).of_kind("table")
-    ):
+    if any(role.required and role.name not in data for role in signature_of(model).of_kind("table")):
         return data
-    for table, values in data.items():
-        if isinstance(values, np.ndarray) and values.dtype.kind == "i":
-            floats = {**data, table: values.astype(float)}
-            run = Run(method=name, model=model, data=floats, options=options, engine=Engine())
-            data = data if _needs_integers(run) else floats
+
+    def refusal(given: dict[str, Any]) -> Exception | None:
+        run = Run(method=name, model=model, data=given, options=options, engine=Engine())
+        try:
+            with run.precision:
+                check_integers(run.problem)
+        except Exception as error:  # which the fit tells
+            return error
+        return None
+
+    kinds = {n: v.dtype.kind for n, v in data.items() if isinstance(v, np.ndarray)}
+    truths = {n: data[n].astype(float) for n, kind in kinds.items() if kind == "b"}
+    if truths and refusal(data) is not None and refusal(data | truths) is None:
+        data = data | truths
+    for table in (n for n, kind in kinds.items() if kind == "i"):
+        floats = {**data, table: data[table].astype(float)}
+        data = data if isinstance(refusal(floats), IntegersNeededError) else floats
     return data
-
-
-def _needs_integers(run: Run) -> bool:
-    """Whether a model refuses its data for being floats, where it looks something up or draws by integers."""
-    try:
-        with run.precision:
-            check_integers(run.problem)
-    except IntegersNeededError:
-        return True
-    except Exception:  # of another kind, which the fit tells
-        return False
-    return False
 
 
 def _learned_columns(

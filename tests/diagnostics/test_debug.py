@@ -70,8 +70,14 @@ def test_nothing_observed():
         numpyro.factor("fit", -((x - mean) ** 2).sum())
 
     report = debug(model, X)
-    assert report["observed"].verdict == "fail"
+    assert report["observed"].verdict == "note"
     assert "only factors" in report["observed"].finding
+    assert report.ok  # as `fit` takes it
+
+    def without(x):
+        numpyro.sample("mean", dist.Normal(0, 1))
+
+    assert debug(without, X)["observed"].verdict == "fail"
 
 
 def test_discrete_latent():
