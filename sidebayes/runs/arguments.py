@@ -290,7 +290,9 @@ def _floats_where_borne(
     integers would be another. Integers stay where outcomes are left out, without which the model cannot be
     run to tell.
     """
-    if any(role.required and role.name not in data for role in signature_of(model).of_kind("table")):
+    if any(
+        role.required and role.name not in data for role in signature_of(model).of_kind("table")
+    ):
         return data
 
     def refusal(given: dict[str, Any]) -> Exception | None:
