@@ -163,7 +163,9 @@ def test_arguments_are_shown_where_they_do_not_fit():
         numpyro.sample("y", dist.Normal(0.0, 1.0))
         numpyro.sample("x", dist.Normal(mean, scale), obs=x)
 
-    assert debug(model, X, 2.0)["trace"].remedy == "check the arguments against model(x, *, scale=2.0)"
+    assert (
+        debug(model, X, 2.0)["trace"].remedy == "check the arguments against model(x, *, scale=2.0)"
+    )
     param = debug(model, X)["gradient"]
     assert "'mean' is a numpyro.param" in param.finding
     assert "check the arguments" not in param.remedy
