@@ -36,12 +36,14 @@ from sidebayes.guides.engines.problem.honoured import (
     Honoured,
     check_sites,
     explaining_integers,
+    is_factor,
     is_outcome,
     live_inputs,
 )
 from sidebayes.guides.engines.problem.units import unread_parameters
 from sidebayes.guides.engines.problem.values import (
     admitted_values,
+    check_integers,
     evaluated,
     mixing_log_weights,
     moving_sites,
@@ -50,11 +52,12 @@ from sidebayes.guides.engines.problem.values import (
 )
 from sidebayes.guides.engines.steps.starts import with_density
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
-from sidebayes.models.blocks.roles import signature_of
+from sidebayes.models.blocks.roles import function_of, signature_of
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
+from sidebayes.common.arrays import plain_array
 from sidebayes.common.magnitudes import counted
 
 __all__ = ["DebugReport", "Rung", "debug"]
@@ -144,11 +147,15 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     if any(rung.verdict == "fail" for rung in links):
         return
 
-    signature = signature_of(model)
+    try:
+        signature = signature_of(model)
+    except (TypeError, ValueError) as error:
+        yield Rung("trace", "fail", *_split(error))
+        return
     roles = {role.name: role.kind for role in signature.data}
     order = [role.name for role in signature.data]
 
-    def convert(value: Any, name: str) -> Any:
+    def convert(value: Any, name: str, as_floats: str = "") -> Any:
         if isinstance(value, Links):
             points = value.num_points or (joined[0].num_groups if joined else size)
             return as_label_graph(value, points, kwargs.get("num_clusters"))
@@ -157,24 +164,29 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
             return PartialLabels(np.asarray(value))
         if roles.get(name) == "table" and value is not None:
-            table = np.asarray(value)  # may be a data frame, say; truth values count as integers
-            return jnp.asarray(table.astype(int) if table.dtype.kind == "b" else table)
+            table = plain_array(name, value)  # may be a data frame, say
+            return jnp.asarray(table.astype(float) if table.dtype.kind in as_floats else table)
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
     named = [(value, order[n] if n < len(order) else "") for n, value in enumerate(args)]
     joined = [convert(v, n) for v, n in named if roles.get(n) == "groups"]
-    problem = Problem(
-        model,
-        tuple(convert(value, name) for value, name in named),
-        {name: convert(value, name) for name, value in kwargs.items()},
-    )
+
+    def made(as_floats: str) -> Problem:
+        return Problem(
+            model,
+            tuple(convert(value, name, as_floats) for value, name in named),
+            {name: convert(value, name, as_floats) for name, value in kwargs.items()},
+        )
+
+    # truth values are floats where a model runs with these alone, as in a fit
+    problem = made("" if _runs_at_all(made("")) or not _runs_at_all(made("b")) else "b")
     try:
-        traces, points, admitted, log_weights = _runs(problem, seed)
+        with explaining_integers():
+            traces, points, admitted, log_weights = _runs(problem, seed)
         check_sites(traces[0])
     except Exception as error:  # a user's model raises whatever it raises
-        yield Rung(
-            "trace", "fail", f"{type(error).__name__}: {_one_line(error)}", _where(error, model)
-        )
+        place = _where(error, model) or _unfit(model, args, kwargs)
+        yield Rung("trace", "fail", f"{type(error).__name__}: {_one_line(error)}", place)
         return
     trace = traces[0]
     latent = {n: s for n, s in trace.items() if _is_latent(s)}
@@ -206,6 +218,14 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
                     _where(error, model),
                 )
                 return
+
+
+def _runs_at_all(problem: Problem) -> bool:
+    try:
+        check_integers(problem)
+    except Exception:  # a user's model raises whatever it raises
+        return False
+    return True
 
 
 def _num_points(args: tuple, kwargs: Mapping[str, Any]) -> int:
@@ -269,11 +289,11 @@ def _point(trace: Mapping[str, dict]) -> dict[str, Array]:
 def _observed(trace: Mapping[str, dict]) -> Rung:
     sites = [name for name, site in trace.items() if is_outcome(site)]
     if not sites:
-        factors = any(s["type"] == "sample" and s["is_observed"] for s in trace.values())
-        what = "only factors, which cannot be simulated" if factors else "no site is observed"
-        return Rung(
-            "observed", "fail", what, "pass the data, numpyro.sample('x', distribution, obs=x)"
-        )
+        remedy = "pass the data, numpyro.sample('x', distribution, obs=x)"
+        if any(map(is_factor, trace.values())):
+            what = "only factors: no data can be drawn, and no rows left out"
+            return Rung("observed", "note", what, f"where these are wanted, {remedy}")
+        return Rung("observed", "fail", "no site is observed", remedy)
     if not collapsed_sites(trace):
         return Rung(
             "observed",
@@ -313,8 +333,7 @@ def _indices(problem: Problem, points: list[dict[str, Array]]) -> Rung:
     try:
         check_indices(problem)
     except ValueError as error:
-        finding, _, remedy = _one_line(error).rpartition(": ")
-        return Rung("indices", "fail", finding, remedy)
+        return Rung("indices", "fail", *_split(error, ": "))
     return Rung("indices", "ok", "no index from the data is out of range")
 
 
@@ -416,14 +435,32 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
+def _split(error: Exception, at: str = "; ") -> tuple[str, str]:
+    """Return what an error says, and the remedy that follows it."""
+    finding, _, remedy = _one_line(error).rpartition(at)
+    return finding, remedy
+
+
 def _where(error: Exception, model: Callable) -> str:
-    """Return the line of the model's own file where the error occurred."""
+    """Return the line of the model's own file where the error, or its cause, occurred."""
     try:
-        own = inspect.getfile(inspect.unwrap(model))
+        own = inspect.getfile(function_of(model))
     except TypeError:
         return ""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    tracebacks = [one.__traceback__ for one in (error, error.__cause__) if one is not None]
+    frames = [f for one in tracebacks for f in traceback.extract_tb(one) if f.filename == own]
     if not frames:
-        name = getattr(model, "__name__", "the model")
-        return f"check the arguments against {name}{inspect.signature(model)}"
+        return ""
     return f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line or 'no source'}"
+
+
+def _unfit(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:
+    """Return what a model takes, if these arguments are others."""
+    taken = inspect.signature(model)
+    try:
+        taken.bind(*args, **kwargs)
+    except TypeError:
+        bare = [p.replace(annotation=p.empty) for p in taken.parameters.values()]
+        shown = taken.replace(parameters=bare, return_annotation=taken.empty)
+        return f"check the arguments against {getattr(function_of(model), '__name__', 'the model')}{shown}"
+    return ""

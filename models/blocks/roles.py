@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Union, get_args, get_origin
 
+import jax
+
 from .label_inference.label_graph import LabelGraph
 from .side_information.groups import Groups
 from .side_information.links import Links
@@ -27,6 +29,7 @@ __all__ = [
     "Role",
     "Signature",
     "Truncation",
+    "function_of",
     "signature_of",
 ]
 
@@ -176,8 +179,8 @@ class Role:
     of_kernel : bool
         Whether columns are features of a kernel; see `KernelFeatures`.
     whole : bool
-        Whether integers of a table stay integers, because they may be categories or indices. This
-        holds in the user's own models, unless jaxtyping says ``Float``.
+        Whether truth values of a table stay such, and integers stay integers, because they may be categories
+        or indices. This holds in the user's own models, unless jaxtyping says ``Float``.
     """
 
     name: str
@@ -293,10 +296,16 @@ def signature_of(model: Callable[..., None]) -> Signature:
     Raises
     ------
     TypeError
-        If an annotation cannot be evaluated.
+        If an annotation cannot be evaluated, no argument for data has a name, or the model is compiled.
     ValueError
         If names of dimensions look misspelt.
     """
+    called = getattr(function_of(model), "__name__", "the model")
+    if isinstance(model, jax.stages.Wrapped):
+        raise TypeError(
+            f"{called} is compiled by jax.jit, so that its sites are out of sight; pass the function itself, "
+            "which fits compile"
+        )
     parameters = inspect.signature(model).parameters
     hints = _hints(model)
     data, options, positional = [], [], 0
@@ -311,10 +320,16 @@ def signature_of(model: Callable[..., None]) -> Signature:
         positional += parameter.kind is not parameter.KEYWORD_ONLY
     if not data:
         data = _by_convention(parameters)
+        every = next((n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), None)
+        if every is not None and not data:
+            raise TypeError(
+                f"{called} takes data as *{every}, and data are told apart by name; give each an argument "
+                f"of its own, def {called}(x, y, ...)"
+            )
         options = [name for name in options if name not in {role.name for role in data}]
         positional = len(data)
     _refuse_misspelt(data)
-    if not str(getattr(_function(model), "__module__", "")).startswith("sidebayes.models"):
+    if not str(getattr(function_of(model), "__module__", "")).startswith("sidebayes.models"):
         floats = _floats(hints)
         data = [replace(r, whole=r.kind == "table" and r.name not in floats) for r in data]
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -357,8 +372,8 @@ def _floats(hints: typing.Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _function(model: Callable[..., None]) -> Any:
-    """The underlying function of a model, without partial applications and decorators."""
+def function_of(model: Callable[..., Any]) -> Any:
+    """Return the underlying function of a model, without partial applications and decorators."""
     function: Any = model
     while isinstance(function, functools.partial):
         function = function.func
@@ -367,7 +382,7 @@ def _function(model: Callable[..., None]) -> Any:
 
 
 def _hints(model: Callable[..., None]) -> dict[str, Any]:
-    function = _function(model)
+    function = function_of(model)
     if not inspect.isfunction(function):
         function = type(function).__call__ if not inspect.isclass(function) else function.__init__
     try:

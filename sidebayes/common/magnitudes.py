@@ -62,6 +62,8 @@ def refuse_huge(
     ValueError
         Naming the rows.
     """
+    if values.dtype.kind == "b":
+        return
     most = np.sqrt(np.finfo(dtype).max) * 1e-4
     above, below = (f.reduce(values, axis=None, initial=0.0) for f in (np.fmax, np.fmin))
     if max(above, -below) <= most:  # of the values that are not missing
@@ -184,6 +186,8 @@ def warn_of_far_rows(
     are_new : bool
         Whether rows are to be predicted, and were not fitted.
     """
+    if values.dtype.kind == "b":
+        return
     if by_length:
         known = None if reference is None else _lengths(reference)
         of = f"the length of the rows of {name}"

@@ -70,7 +70,8 @@ def check_data(
     missing : bool
         Whether values may be missing, NaN.
     whole : bool
-        Whether integers stay integers, as categories and indices must; else they become floats.
+        Whether truth values stay such, and integers stay integers, as categories and indices must; else
+        they become floats.
     beside : sequence of str
         How the other arguments are cut that run over the same rows, such as "links.subset(rows)", for
         messages.
@@ -115,7 +116,8 @@ def check_data(
             advice = f"of one column pass {name}[:, 0]"
         given = name if values.ndim else f"{name} = {values}"
         raise ValueError(f"{given} has shape {values.shape}, expected {shape_of(dims)}; {advice}")
-    if not isinstance(values, np.memmap) and values.dtype.kind != "f":
+    kept = "fb" if whole else "f"
+    if not isinstance(values, np.memmap) and values.dtype.kind not in kept:
         values = values.astype(int if whole and _are_integers(values) else float)
     if 0 in values.shape:
         raise ValueError(
@@ -143,9 +145,9 @@ def check_data(
 
 
 def _are_integers(values: NDArray) -> bool:
-    """Whether values are integers, or truth values, and 32 bits can hold them."""
+    """Whether values are integers, and 32 bits can hold them."""
     most = np.iinfo(np.int32).max
-    return values.dtype.kind in "iub" and bool((abs(values.astype(float)) <= most).all())
+    return values.dtype.kind in "iu" and bool((abs(values.astype(float)) <= most).all())
 
 
 def _numbers(x: Any, name: str) -> NDArray:
@@ -171,10 +173,8 @@ def _numbers(x: Any, name: str) -> NDArray:
         raise TypeError(
             f"{name} is no array of numbers ({error}); give all rows the same length"
         ) from None
-    if isinstance(values, np.ma.MaskedArray):
-        values = (
-            np.ma.filled(values.astype(float), np.nan) if values.dtype.kind in "fiub" else values
-        )
+    if np.ma.is_masked(values) and values.dtype.kind in "fiub":
+        values = np.ma.filled(values.astype(float), np.nan)
     if values is not None and values.dtype.kind == "O":
         values = _column(values)
     if values is None or values.dtype.kind not in "fiub":
@@ -192,7 +192,9 @@ def _numbers(x: Any, name: str) -> NDArray:
 
 
 def _column(column: Any) -> NDArray | None:
-    """Numbers of a column, NaN where they are missing; None if it holds something else."""
+    """Numbers or truth values of a column, NaN where they are missing; None if it holds something else."""
+    if pd.api.types.infer_dtype(column, skipna=False) == "boolean" and not np.any(pd.isna(column)):
+        return np.asarray(column, bool)
     if isinstance(column, pd.Series):
         numeric = pd.api.types.is_numeric_dtype(column) or column.dtype == object
         if not numeric or pd.api.types.is_complex_dtype(column):

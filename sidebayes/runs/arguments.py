@@ -14,7 +14,7 @@ from sidebayes.guides.engines.expectation_maximisation.streamed_data import Stre
 from sidebayes.guides.engines.problem.honoured import IntegersNeededError
 from sidebayes.guides.engines.problem.values import check_integers
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.roles import Signature, function_of, signature_of
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import names_of_classes
@@ -76,7 +76,7 @@ def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callabl
             "model function"
         )
     own = next((c for c in CARDS.values() if c.is_of(method)), None)
-    return own, method, own.name if own else getattr(method, "__name__", "model")
+    return own, method, own.name if own else getattr(function_of(method), "__name__", "model")
 
 
 def sort_arguments(
@@ -284,25 +284,34 @@ def read_arguments(
 def _floats_where_borne(
     model: Callable[..., None], name: str, data: dict[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Data whose integers are floats, except in tables that the model uses as categories or indices."""
-    for table, values in data.items():
-        if isinstance(values, np.ndarray) and values.dtype.kind == "i":
-            floats = {**data, table: values.astype(float)}
-            run = Run(method=name, model=model, data=floats, options=options, engine=Engine())
-            data = data if _needs_integers(run) else floats
+    """Data whose integers are floats, except in tables that the model uses as categories or indices.
+
+    Truth values stay such, unless the model runs with floats alone: with these it takes no ``~``, which of
+    integers would be another. Integers stay where outcomes are left out, without which the model cannot be
+    run to tell.
+    """
+    if any(
+        role.required and role.name not in data for role in signature_of(model).of_kind("table")
+    ):
+        return data
+
+    def refusal(given: dict[str, Any]) -> Exception | None:
+        run = Run(method=name, model=model, data=given, options=options, engine=Engine())
+        try:
+            with run.precision:
+                check_integers(run.problem)
+        except Exception as error:  # which the fit tells
+            return error
+        return None
+
+    kinds = {n: v.dtype.kind for n, v in data.items() if isinstance(v, np.ndarray)}
+    truths = {n: data[n].astype(float) for n, kind in kinds.items() if kind == "b"}
+    if truths and refusal(data) is not None and refusal(data | truths) is None:
+        data = data | truths
+    for table in (n for n, kind in kinds.items() if kind == "i"):
+        floats = {**data, table: data[table].astype(float)}
+        data = data if isinstance(refusal(floats), IntegersNeededError) else floats
     return data
-
-
-def _needs_integers(run: Run) -> bool:
-    """Whether a model refuses its data for being floats, where it looks something up by integers."""
-    try:
-        with run.precision:
-            check_integers(run.problem)
-    except IntegersNeededError:
-        return True
-    except Exception:  # of another kind, which the fit tells
-        return False
-    return False
 
 
 def _learned_columns(

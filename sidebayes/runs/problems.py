@@ -37,6 +37,7 @@ from sidebayes.guides.engines.problem.density import (
     traced,
 )
 from sidebayes.guides.engines.problem.honoured import (
+    explaining_numbers,
     is_factor,
     is_outcome,
     live_inputs,
@@ -172,7 +173,7 @@ def warn_of_idle_data(problem: Problem, method: str) -> None:
         return program_text(jax.make_jaxpr(lambda: parts(args))())
 
     own, latent = model_of(problem), latent_sites(abstract_trace(problem)).items()
-    with unchecked():
+    with unchecked(), explaining_numbers():  # here data are first traced
         live = live_inputs(parts, problem.args)
         for k, (name, flags) in enumerate(zip(given_data(problem)[1], live, strict=False)):
             data = problem.args[k]

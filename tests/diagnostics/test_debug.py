@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+from typing import Annotated
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from sidebayes.models.ppc import ppc
 
-from sidebayes import Links, debug
+from sidebayes import Links, debug, fit
 
 X = np.random.default_rng(0).normal(size=(8, 2))
 MEAN = X.mean(axis=0)
@@ -70,8 +76,14 @@ def test_nothing_observed():
         numpyro.factor("fit", -((x - mean) ** 2).sum())
 
     report = debug(model, X)
-    assert report["observed"].verdict == "fail"
+    assert report["observed"].verdict == "note"
     assert "only factors" in report["observed"].finding
+    assert report.ok  # as `fit` takes it
+
+    def without(x):
+        numpyro.sample("mean", dist.Normal(0, 1))
+
+    assert debug(without, X)["observed"].verdict == "fail"
 
 
 def test_discrete_latent():
@@ -143,3 +155,42 @@ def test_contradicting_links():
 def test_bad_input():
     with pytest.raises(TypeError, match="model is a str"):
         debug("ppc", X)
+
+
+def test_arguments_are_shown_where_they_do_not_fit():
+    def model(x: Annotated[ArrayLike, "rows cols"], *, scale=2.0):
+        mean = numpyro.param("mean", 0.0)
+        numpyro.sample("y", dist.Normal(0.0, 1.0))
+        numpyro.sample("x", dist.Normal(mean, scale), obs=x)
+
+    assert (
+        debug(model, X, 2.0)["trace"].remedy == "check the arguments against model(x, *, scale=2.0)"
+    )
+    param = debug(model, X)["gradient"]
+    assert "'mean' is a numpyro.param" in param.finding
+    assert "check the arguments" not in param.remedy
+
+
+def base(x: Annotated[ArrayLike, "rows cols"], width: float = 1.0):
+    mean = numpyro.sample("mean", dist.Normal(0.0, width))
+    numpyro.sample("x", dist.Normal(mean, 1.0), obs=x)
+
+
+def star(*args):
+    base(*args)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [(star, r"star takes data as \*args"), (jax.jit(base), "base is compiled by jax.jit")],
+)
+def test_models_without_named_arguments_or_sites_are_refused(model, said):
+    assert re.search(said, debug(model, X)["trace"].finding)
+    with pytest.raises(TypeError, match=said):
+        fit(model, X, engine="map")
+
+
+def test_part_of_a_function_goes_by_its_name():
+    with pytest.raises(TypeError, match="^base lacks data"):
+        fit(partial(base, width=2.0), engine="map")
+    assert debug(partial(base, width=2.0), X).ok

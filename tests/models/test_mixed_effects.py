@@ -266,6 +266,10 @@ def test_new_subjects_and_refusals(data, reml, tmp_path):
         reml.log_prob(*given)
     with pytest.raises(ValueError, match="form='marginal'"):
         reml.kfold(2)
+    with pytest.raises(
+        ValueError, match=r"use form='marginal' and kfold\(\), or an engine that draws"
+    ):
+        reml.loo()
     with pytest.raises(ValueError, match="depend linearly on the others"):
         fit(SimpleNamespace(x=np.hstack([data.x, data.x[:, :1]]), y=data.y, subject=data.subject))
     for options, message in (

@@ -334,15 +334,32 @@ def _own_line(error: Exception) -> str:
 
 @contextmanager
 def explaining_integers() -> Iterator[None]:
-    """Explain the error of JAX in a model that uses floats as indices."""
+    """Explain errors of JAX where a model takes floats or truth values for integers, or numbers for truth."""
     try:
         yield
-    except (TypeError, IndexError) as error:
-        if "integer" not in str(error) or "float" not in str(error):
+    except (TypeError, IndexError, ValueError) as error:
+        said, where = _first_line(error), f"{_own_line(error)}: {_first_line(error)}"
+        if "oolean ind" in said:
+            raise TypeError(
+                f"{where}; an index of truth values picks as many rows as are true, and sizes have to be "
+                "known while a program is compiled: compute with all rows and choose by jnp.where, or look "
+                "up by integers, values.astype(int)"
+            ) from error
+        if "not accept dtype bool" in said:
+            raise TypeError(
+                f"{where}; truth values are no numbers there: pass values.astype(float), or compute with "
+                "~, & and |"
+            ) from error
+        if said.startswith("not does not accept") or "should be a bool array" in said:
+            raise TypeError(
+                f"{where}; pass truth values there, values.astype(bool), also in place of the integers 0 "
+                "and 1"
+            ) from error
+        if isinstance(error, ValueError) or "integer" not in said or "float" not in said:
             raise
         raise IntegersNeededError(
-            f"the model needs integers where it is given floats ({_first_line(error)}): pass data that are "
-            "categories or indices as integers, such as values.astype(int)"
+            f"the model needs integers where it is given floats ({said}): pass data that are "
+            "categories, indices or numbers of trials as integers, such as values.astype(int)"
         ) from error
 
 

@@ -29,6 +29,7 @@ from .values import evaluated, trace_anywhere
 __all__ = [
     "Layout",
     "Named",
+    "dependent_sites",
     "dimensions",
     "given_data",
     "join_units",
@@ -322,13 +323,17 @@ def refuse_dependent_units(problem: Problem, asked: str) -> None:
         Naming the sites.
     """
     refuse_powers(problem, asked)
-    sources = collapsed_sites(abstract_trace(problem)).items()
-    tied = [name for name, (fn, _) in sources if not fn.has_independent_units]
-    if tied:
+    if tied := dependent_sites(problem):
         raise ValueError(
             f"{asked} is a density of new units given parameters, and those of {tied} share effects that "
-            "were integrated out; use loo() on draws, or fit with form='marginal'"
+            "were integrated out; fit with form='marginal', or use loo() of a fit by an engine that draws"
         )
+
+
+def dependent_sites(problem: Problem) -> list[str]:
+    """Observed sites whose units share effects that were integrated out."""
+    sources = collapsed_sites(abstract_trace(problem)).items()
+    return [name for name, (fn, _) in sources if not fn.has_independent_units]
 
 
 def refuse_powers(problem: Problem, asked: str) -> None:

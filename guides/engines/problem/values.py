@@ -30,7 +30,15 @@ from .density import (
     sum_log_prob,
     traced,
 )
-from .honoured import explaining_numbers, is_factor, is_outcome, live_inputs, mask_of
+from .honoured import (
+    IntegersNeededError,
+    explaining_integers,
+    explaining_numbers,
+    is_factor,
+    is_outcome,
+    live_inputs,
+    mask_of,
+)
 
 __all__ = [
     "admitted_values",
@@ -248,15 +256,29 @@ def check_values(problem: Problem) -> None:
 
 
 def check_integers(problem: Problem) -> None:
-    """Run a model abstractly, and refuse floats where integers are needed.
+    """Run a model and draw its data abstractly, and refuse floats where integers are needed.
 
     Raises
     ------
     IntegersNeededError
-        If the model uses floats as indices.
+        If the model uses floats as indices, or its data cannot be drawn without integers.
     """
+
+    def look() -> Array:
+        trace = trace_anywhere(problem)
+        total = sum_log_prob(trace)
+        for site in filter(is_outcome, trace.values()):
+            try:
+                with explaining_integers():
+                    site["fn"].sample(jax.random.key(0))
+            except IntegersNeededError:
+                raise
+            except Exception:  # what cannot be drawn is said where it is asked for
+                continue
+        return total
+
     with explaining_numbers():
-        jax.eval_shape(lambda: sum_log_prob(trace_anywhere(problem)))
+        jax.eval_shape(look)
 
 
 def _check_types(trace: Mapping[str, dict]) -> None:

@@ -107,9 +107,10 @@ class GaussianPrior:
             raise ValueError(
                 "x has one row, which has no covariance; pass a GaussianPrior as prior"
             )
-        x = x if isinstance(x, jax.core.Tracer) else np.asarray(x, jnp.result_type(float, x))
-        covariance = library_of(x).cov(x.T, dtype=x.dtype)
-        return cls.from_moments(x.mean(axis=0), covariance.reshape(len(x.T), -1), num_clusters)
+        library = library_of(x)
+        table = library.asarray(x, jnp.result_type(float, x))
+        covariance = library.cov(table.T, dtype=table.dtype).reshape(len(table.T), -1)
+        return cls.from_moments(table.mean(axis=0), covariance, num_clusters)
 
     @classmethod
     def from_moments(

@@ -66,7 +66,7 @@ def check_new(
     _refuse_links_beyond(run, checked, checks.check_dims(signature, checked))
     for role in signature.of_kind("table"):
         if role.name in run.data and role.name in checked:
-            checked[role.name] = _alike(checked[role.name], run.data[role.name])
+            checked[role.name] = _alike(role.name, checked[role.name], run.data[role.name])
         old, new = run.data.get(role.name), checked.get(role.name)
         if old is not None and new is not None and old.shape[1:] != new.shape[1:]:
             what = f"{new.shape[1:]} columns, the fit has {old.shape[1:]}"
@@ -145,12 +145,24 @@ def _refuse_links_beyond(run: Run, given: Mapping[str, Any], sizes: Mapping[str,
             )
 
 
-def _alike(new: NDArray, old: NDArray) -> NDArray:
-    """New values as integers or floats, as those of the fit are; not where that would change them."""
-    kinds = new.dtype.kind, old.dtype.kind
-    if kinds == ("i", "f") or (kinds == ("f", "i") and (new == np.round(new)).all()):
-        return new.astype(old.dtype)
-    return new
+def _alike(name: str, new: NDArray, old: NDArray) -> NDArray:
+    """New values as truth values, integers or floats, as those of the fit are.
+
+    Floats stay where they are no integers.
+
+    Raises
+    ------
+    TypeError
+        If they are no truth values, and those of the fit are: a model may compute with these by ``~``.
+    """
+    if new.dtype.kind == old.dtype.kind:
+        return new
+    others = new[(new != 0) & (new != 1)] if old.dtype.kind == "b" else new[:0]
+    if others.size:
+        raise TypeError(
+            f"{name} holds {others[0]}, and holds truth values in the fit; pass True or False, or 1 and 0"
+        )
+    return new.astype(old.dtype) if old.dtype.kind in "fb" or (new == np.round(new)).all() else new
 
 
 def _refuse_lacking(run: Run, given: Mapping[str, Any]) -> None:

@@ -64,7 +64,11 @@ def joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:
     signature = run.signature
     named = {dim for role in signature.data for dim in (*role.dims, role.name)}
     whole = [s for s, dim in layout.site_dims.items() if dim is not None and dim not in named]
-    whole = whole if layout.dims else list(layout.site_dims)
+    if not layout.dims:
+        raise ValueError(
+            f"{run.method} observes {list(layout.site_dims)} as a whole, in one density of all rows, which "
+            "does not fall apart into units to leave out; compare such fits by fit.log_evidence"
+        )
     if whole:
         raise ValueError(
             f"{run.method} observes {whole} as a whole, which does not fall apart into units to leave "

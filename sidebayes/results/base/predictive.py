@@ -20,7 +20,12 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled, structure
 from sidebayes.guides.engines.problem.declared import site_axes
 from sidebayes.guides.engines.problem.density import abstract_trace, site_log_prob, trace_model
-from sidebayes.guides.engines.problem.honoured import in_scan, is_outcome
+from sidebayes.guides.engines.problem.honoured import (
+    explaining_integers,
+    in_scan,
+    is_factor,
+    is_outcome,
+)
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.starts import random_keys
 from sidebayes.models.blocks.collapsed import DrawsData, Fitted, unexpanded
@@ -220,10 +225,17 @@ def _refuse_undrawable(problem: Problem) -> None:
     """Refuse a model that observes by factors alone, or inside a scan."""
     observed = [site for site in abstract_trace(problem).values() if is_outcome(site)]
     if not observed:
-        raise ValueError(
-            "the model has only factors, from which no data can be drawn; write "
-            "numpyro.sample(name, distribution, obs=data) for what is observed"
+        signature, given = given_data(problem)
+        left = [role.name for role in signature.data if role.name not in given]
+        factors = any(map(is_factor, abstract_trace(problem).values()))
+        what = (
+            "has only factors, from which no data can be drawn" if factors else "observes nothing"
         )
+        remedy = "write numpyro.sample(name, distribution, obs=data) for what is observed"
+        if left and not factors:
+            what += f" without {' and '.join(left)}"
+            remedy = "pass the outcome, or any numbers of the same shape in its place"
+        raise ValueError(f"the model {what}; {remedy}")
     scanned = [site["name"] for site in observed if in_scan(site)]
     if scanned:
         raise ValueError(
@@ -240,8 +252,17 @@ def _sample(key: Array, site: dict, fitted: Fitted | None) -> Array:
             return fn.draw_data(key, fitted)
         rows = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - fn.event_dim]
         shape = jnp.broadcast_shapes(rows, site["fn"].batch_shape)
-        drawn: Array = site["fn"].expand(shape).sample(key)
+        with explaining_integers():
+            drawn: Array = site["fn"].expand(shape).sample(key)
         return drawn
+    except ValueError as error:
+        if "total_count_max" not in str(error):
+            raise
+        raise ValueError(
+            f"site {site['name']!r} cannot be drawn: its distribution has to know the largest number of "
+            "trials beforehand, which data have not told while a program is compiled; give it "
+            "total_count_max=, an option of the model perhaps"
+        ) from None
     except NotImplementedError:
         inner = getattr(fn, "components", fn)
         raise ValueError(

@@ -15,6 +15,7 @@ from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import individual_sites
 from sidebayes.guides.engines.problem.importance import pareto_smoothed
 from sidebayes.guides.engines.problem.units import (
+    dependent_sites,
     lay_out_units,
     refuse_dependent_units,
     refuse_powers,
@@ -124,8 +125,12 @@ def loo(
         warn_user(
             f"Pareto k is above {found.good_k:.2f} at {len(wide)} of {found.n_data_points} units: "
             "without them the posterior is another, and the estimate is not to be trusted; "
-            "fit.loo(refit=True) fits again without each of them, fit.kfold() without a tenth at a time, "
-            "unless parameters belong to single units"
+            + (
+                "a fit with form='marginal' can be made again without units, by loo(refit=True) or kfold()"
+                if _shares_effects(fit)
+                else "fit.loo(refit=True) fits again without each of them, fit.kfold() without a tenth at a "
+                "time, unless parameters belong to single units"
+            )
         )
     return found
 
@@ -145,13 +150,26 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
     if np.prod(terms.shape[:2]) < 100:
         raise ValueError(
             f"{fit.engine} gave {counted(int(np.prod(terms.shape[:2])), 'draw')}, too few to leave data out "
-            "by their weights; use fit.kfold()"
+            f"by their weights; {_by_refits(fit)}"
             + ", or an engine that draws"
             * can_draw(fit.run.card)
         )
     if not np.isfinite(terms).all():
         raise ValueError("the fit gives some rows no density; there is nothing to leave out")
     return terms
+
+
+def _by_refits(fit: FitBase) -> str:
+    """How units are left out by fits without them, to follow a message."""
+    return "use form='marginal' and kfold()" if _shares_effects(fit) else "use fit.kfold()"
+
+
+def _shares_effects(fit: FitBase) -> bool:
+    """Whether units share effects that were integrated out, so that no fit is made without some."""
+    if fit.run.model is None:  # a loaded fit
+        return False
+    with fit.run.precision:
+        return bool(dependent_sites(fit.run.problem))
 
 
 def _look_at_points(fit: FitBase) -> None:
@@ -161,7 +179,7 @@ def _look_at_points(fit: FitBase) -> None:
     if not number:
         return
     held = f"{fit.engine} holds {listed(list(points))} at points that were fitted to all units"
-    remedy = "use fit.kfold(), or an engine that draws these sites, such as 'nuts'"
+    remedy = f"{_by_refits(fit)}, or an engine that draws these sites, such as 'nuts'"
     if number > _FEW:
         raise ValueError(
             f"{held}, so that units left out by weights are not left out of these {number} numbers, and the "

@@ -25,6 +25,12 @@ def line(y: Annotated[ArrayLike, "rows"], times: Annotated[ArrayLike, "rows"]):
         numpyro.sample("y", dist.Normal(slope * times, 0.5), obs=y)
 
 
+def counted(y: Annotated[ArrayLike | None, "rows"] = None, *, num: int = 0):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", num if y is None else len(y)):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
 def test_prior_and_data_have_their_exact_moments():
     times = np.array([0.0, 1.0, -2.0])
     tree = sb.prior_predictive(line, times=times, num_draws=4000)
@@ -79,6 +85,7 @@ def test_priors_read_off_the_data_need_them():
         (line, (), {}, TypeError, "y was left out, and no other data say how many rows"),
         (line, (np.zeros(2),), {}, TypeError, r"\['y'\] depends on: pass times"),
         (line, (np.zeros(2), [0, np.inf]), {}, ValueError, "times has missing or infinite"),
+        (counted, (), {"num": 3}, ValueError, "observes nothing without y; pass .* any numbers"),
         (line, (None, np.zeros(2)), {"num_draws": 0}, ValueError, "num_draws = 0; expected"),
         (line, (None, np.zeros(2)), {"steps": 3}, TypeError, "no option 'steps'"),
         (
