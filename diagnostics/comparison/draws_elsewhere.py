@@ -135,7 +135,9 @@ def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
         out.attrs.update(like.tree.attrs)
     _complete(out, tree, like)
     info = out["fit_info"].attrs
-    worth = effective_of_copies({n: v.to_numpy() for n, v in out["posterior"].data_vars.items()})
+    worth = effective_of_copies(
+        {str(n): v.to_numpy() for n, v in out["posterior"].data_vars.items()}
+    )
     if worth is not None:
         info["effective_draws"] = worth
     info["frozen"] = json.dumps(_frozen(out["posterior"], like))

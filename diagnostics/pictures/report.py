@@ -238,7 +238,7 @@ def _subtitle(fits: Mapping[str, AskedFit]) -> str:
         for fit in fits.values()
     )
     shapes = dict.fromkeys(tuple(zip(values.shape, values.dims, strict=True)) for values in tables)
-    sizes = ", ".join(" × ".join(_axis(*axis) for axis in shape) for shape in shapes)
+    sizes = ", ".join(" × ".join(_axis(size, str(d)) for size, d in shape) for shape in shapes)
     made = max(fit.tree["posterior"].attrs.get("created_at", "")[:10] for fit in fits.values())
     count = f"{len(fits)} fit{'s' if len(fits) > 1 else ''}"
     return " · ".join(part for part in (count, sizes, made) if part)
