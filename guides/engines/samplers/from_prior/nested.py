@@ -337,10 +337,8 @@ class NestedSlice(KeptEngine):
             shares = (np.arange(self.num_samples) + rng.uniform()) / self.num_samples
             chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), shares)
             kept = points[order]
-            draws, worth = (
-                kept[rng.permutation(chosen.clip(max=len(order) - 1))],
-                effective_size(weight, kept),
-            )
+            draws = kept[rng.permutation(chosen.clip(max=len(order) - 1))]
+            worth = effective_size(weight, kept)
             found.append((draws, total.mean(), total.var(ddof=1), worth))
         draws, value, variance, effective = map(np.stack, zip(*found, strict=True))
         return jnp.asarray(draws), value, float(variance.mean()), float(effective.mean()), missed
