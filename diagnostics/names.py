@@ -8,8 +8,8 @@ __all__ = ["between", "in_a_row", "listed", "quoted"]
 
 
 def quoted(name: str) -> str:
-    """Return a name for use in a sentence, in quotation marks where it could be taken for several."""
-    return f"“{name}”" if "," in name or ";" in name or " and " in name else name
+    """Return a name for use in a sentence, in quotation marks where it is no single word."""
+    return f"“{name}”" if any(mark in name for mark in " ,;") else name
 
 
 def in_a_row(parts: Iterable[str]) -> str:

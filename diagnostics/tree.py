@@ -163,6 +163,8 @@ def to_datatree(
     )
     if result.best_start is not None:
         info.attrs["best_start"] = result.best_start
+    if result.effective_draws is not None:
+        info.attrs["effective_draws"] = result.effective_draws
     if result.log_evidence is not None:
         info.attrs.update(evidence_attributes(result.log_evidence))
     for name, errors in (result.standard_errors or {}).items():

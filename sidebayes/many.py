@@ -13,6 +13,7 @@ from sidebayes.diagnostics.names import listed
 from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 
 from .api import fit, load
+from .common.files import is_damaged, is_sealed
 from .common.folders import made_folder
 from .common.magnitudes import shown
 from .results.fit import Fit
@@ -149,8 +150,13 @@ def _one(shared: _Common, own: _Own) -> Fit:
         found.tree.attrs[_STAMP] = stamp
         found.save(path)
         return found
-    found = load(path, None if isinstance(method, str) else method)
+    found = _stored(path, None if isinstance(method, str) else method)
     held = found.tree.attrs.get(_STAMP)
+    if held is None:
+        raise ValueError(
+            f"{path} was not written by fit_each, and does not tell what was asked for; load it by "
+            "sidebayes.load, and name another folder here"
+        )
     # files of earlier versions distinguish an option given at its default from one left out
     if held != _stamp(*asked) and held != _stamp(*asked, as_given=True):
         raise ValueError(
@@ -158,6 +164,18 @@ def _one(shared: _Common, own: _Own) -> Fit:
             "remove it"
         )
     return found if run is None else _described_as(found, run, path)
+
+
+def _stored(path: Path, model: Any) -> Fit:
+    """Return a fit of an earlier call."""
+    try:
+        return load(path, model)
+    except ValueError as error:
+        if is_sealed(path) and not is_damaged(path):  # the file is not to blame
+            raise
+        raise ValueError(
+            f"{path} is damaged, or no fit; remove it, and this call fits it anew"
+        ) from error
 
 
 def _run(method: Any, data: tuple, arguments: dict[str, Any]) -> Run | None:

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.given import effective_of_copies
 
 from sidebayes.common.magnitudes import listed
 
@@ -134,6 +135,11 @@ def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
         out.attrs.update(like.tree.attrs)
     _complete(out, tree, like)
     info = out["fit_info"].attrs
+    worth = effective_of_copies(
+        {str(n): v.to_numpy() for n, v in out["posterior"].data_vars.items()}
+    )
+    if worth is not None:
+        info["effective_draws"] = worth
     info["frozen"] = json.dumps(_frozen(out["posterior"], like))
     info["not_compared"] = (
         "" if best is None else _not_compared(posterior, fits, best, shared[best])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..fitted import Fitted
 from ..names import in_a_row, listed, quoted
 from ..trust.facts import BADGES
-from ..trust.modes import height, same_question
+from ..trust.modes import height, same_data, same_question
 from .reference import is_untested, starts_at_prior
 from .ties import SURE, not_told_by_bic, tied_in_bic
 
@@ -76,7 +76,10 @@ def _alone(fits: Mapping[str, Fitted]) -> str:
             f"{kept and f', {kept}'}; its own verdict: {next(iter(by_badge))}"
         )
     said = ", ".join(f"{badge} ({listed(names)})" for badge, names in by_badge.items())
-    why = kept or "whose posteriors differ"
+    num_data = len({same_data(fit) for fit in fits.values()})
+    of = "data" if num_data == len(fits) else "models, options or links"
+    of = of if num_data in (1, len(fits)) else f"data, {of}"
+    why = kept or f"which are of different {of} and are not compared"
     return f"no fit confirms another among {listed(fits)}, {why}; their own verdicts: {said}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from html import escape
@@ -237,10 +238,15 @@ def _subtitle(fits: Mapping[str, AskedFit]) -> str:
         for fit in fits.values()
     )
     shapes = dict.fromkeys(tuple(zip(values.shape, values.dims, strict=True)) for values in tables)
-    sizes = ", ".join(" × ".join(f"{size} {dim}" for size, dim in shape) for shape in shapes)
+    sizes = ", ".join(" × ".join(_axis(size, str(d)) for size, d in shape) for shape in shapes)
     made = max(fit.tree["posterior"].attrs.get("created_at", "")[:10] for fit in fits.values())
     count = f"{len(fits)} fit{'s' if len(fits) > 1 else ''}"
     return " · ".join(part for part in (count, sizes, made) if part)
+
+
+def _axis(size: int, dim: str) -> str:
+    """Format an axis of a table; one without a name of its own by its size alone."""
+    return f"{size}" if re.search(r"_dim_\d+$", dim) else f"{size} {dim}"
 
 
 def _reading(comparison: Comparison) -> str:

@@ -18,6 +18,7 @@ from .orthogonal import gram
 __all__ = [
     "chains_stay_apart",
     "convergence",
+    "effective_draws",
     "frozen_sites",
     "invariants",
     "is_still",
@@ -107,7 +108,8 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
     Functionals of the parameters are judged on all draws. Those of the labels are known at the
     stored draws only. Where these are fewer they count in the ESS only if thinning does not limit it
     (less than a quarter of the stored draws), and in R-hat only where it is larger than chains that
-    agree give by chance with so few draws, once in a thousand times.
+    agree give by chance with so few draws, once in a thousand times. Draws that were resampled by weights
+    are copies in random order, which no autocorrelation shows: the ESS is at most their effective size.
 
     Returns
     -------
@@ -132,8 +134,14 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
     rhat, ess = np.concatenate([rhat, of_labels]), np.concatenate([ess, thinned])
     return {
         "rhat": float(rhat.max(initial=1.0)) if chains > 1 else np.nan,
-        "ess": float(ess.min(initial=np.prod(full.shape[:2]))),
+        "ess": float(ess.min(initial=min(np.prod(full.shape[:2]), effective_draws(tree)))),
     }
+
+
+def effective_draws(tree: xr.DataTree) -> float:
+    """Effective size of the weights by which draws were resampled; infinite where they were not."""
+    stated = tree["fit_info"].attrs if "fit_info" in tree else {}
+    return float(stated.get("effective_draws", np.inf))
 
 
 def chains_stay_apart(tree: xr.DataTree) -> bool:

@@ -13,7 +13,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ..fitted import Fitted
 from ..sites import is_label_dim, is_ordered, not_finite, point_sites, role_of
-from ..symmetry.invariants import chains_stay_apart, frozen_sites
+from ..symmetry.invariants import chains_stay_apart, effective_draws, frozen_sites
 
 __all__ = ["num_starts_at_best", "verdict"]
 
@@ -117,8 +117,11 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
             "has a spread: the sampler never moved there; look at its steps, or at what was kept of them."
         )
     if independent:  # autocorrelations of such draws are due to chance
-        few = sizes["chain"] * sizes["draw"] < _ESS_PER_CHAIN
-        return ("caution", f"{sizes['draw']} draws are few; raise num_draws.") if few else None
+        worth = effective_draws(fit.tree)
+        if min(worth, sizes["chain"] * sizes["draw"]) >= _ESS_PER_CHAIN:
+            return None
+        of = f" of {worth:.0f} effective ones" * bool(np.isfinite(worth))
+        return "caution", f"{sizes['draw']} draws{of} are few; raise num_draws."
     rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
     more = getattr(fit.config, "for_more", "run longer")
     if rhat > 1.05:

@@ -140,6 +140,9 @@ class EngineResult:
         Sentences that call for caution, without the full stop.
     best_start : int or None
         Row of `objective` that led to the result, where it need not be the highest.
+    effective_draws : float or None
+        Number of independent draws that `draws` are worth, where they were resampled by weights and thus hold
+        copies.
     is_mode : bool
         False where a climb ended at a point from which the density grows without bound, or rises inwards.
     """
@@ -160,6 +163,7 @@ class EngineResult:
     modes: Modes | None = None
     remarks: tuple[str, ...] = ()
     best_start: int | None = None
+    effective_draws: float | None = None
     is_mode: bool = True
 
     @property

@@ -22,7 +22,7 @@ from .problem.declared import approximation
 from .problem.density import deterministics, place, sum_log_prob, unconstrained_start
 from .problem.posterior import latent_shapes
 
-__all__ = ["GivenDraws", "given_result"]
+__all__ = ["GivenDraws", "effective_of_copies", "given_result"]
 
 _ROUNDING = 1e-3
 """Relative difference from what the model computes that is put down to rounding of the draws."""
@@ -140,7 +140,30 @@ def given_result(
         seconds={"compile": 0.0, "run": 0.0, "search": 0.0},
         approximate=approximation(problem),
         density_space="unconstrained",
+        effective_draws=effective_of_copies(latent),
     )
+
+
+def effective_of_copies(draws: Mapping[str, NDArray]) -> float | None:
+    """Effective number of draws that were resampled by weights, by how often each is there; else None.
+
+    A sampler that rejects a proposal repeats a draw at once, as autocorrelations show; only resampling
+    brings a draw back later.
+
+    Parameters
+    ----------
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+    """
+    flat = [v.reshape(*v.shape[:2], -1) for v in draws.values() if v.dtype.kind == "f" and v.size]
+    if not flat:
+        return None
+    rows = np.concatenate(flat, axis=2)
+    first = np.ones(rows.shape[:2], bool)
+    first[:, 1:] = (rows[:, 1:] != rows[:, :-1]).any(axis=2)
+    times = np.unique(rows[first], axis=0, return_counts=True)[1]
+    if times.max() == 1:
+        return None
+    return float(first.size * times.sum() / np.square(times).sum())
 
 
 def _compare_others(

@@ -272,7 +272,8 @@ def _derived(run: Run, result: EngineResult) -> _Found:
     ]
     status = replace(result.status, message="; ".join([result.status.message, *said]))
     result = replace(result, status=status)
-    kept = posterior.thin(result.sample_stats["lp"].shape[1])
+    chains, draws = result.sample_stats["lp"].shape
+    kept = posterior.thin(draws, posterior.num_derived(run.problem, chains))
     flat = {n: np.concatenate(v[:, kept]) for n, v in result.draws.items()}
     return _Found(result, posterior.derive(run.problem, flat, hard=run.engine.hard_labels), kept)
 

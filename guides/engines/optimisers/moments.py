@@ -133,8 +133,9 @@ def judge_draws(
         return Judgement(True, "its draws cannot be judged", (remark,), even=False)
     k = pareto_k(log_weights)
     close, sentence = quality(k, len(log_weights), effective_share(log_weights))
-    weights, reliable = smoothed_weights(log_weights), False
+    weights, reliable, size = smoothed_weights(log_weights), False, float(len(draws))
     if len(weights) != len(draws):  # weights of a pool from which the draws were resampled
+        size = min(size, 1 / np.square(weights).sum())
         weights = np.full(len(draws), 1 / len(draws))
     farther = _farther(draws, seed)
     if farther is None:
@@ -155,7 +156,7 @@ def judge_draws(
             reliable = pareto_k(log_weights[alike]) <= _LIMIT
     axes = cluster_axes(problem, {name: value[None] for name, value in sites.items()})
     gap = judge_moments(
-        _comparable(problem, axes, sites), _comparable(problem, axes, others), weights
+        _comparable(problem, axes, sites), _comparable(problem, axes, others), weights, size
     )
     if gap is not None and gap.size > _WRONG:
         sentence = f"Pareto k-hat {k:.2f}; {gap.what}: do not trust its draws"
@@ -211,7 +212,7 @@ def _one_sign(
 
 
 def judge_moments(
-    plain: Mapping[str, NDArray], others: Mapping[str, NDArray], weights: NDArray
+    plain: Mapping[str, NDArray], others: Mapping[str, NDArray], weights: NDArray, size: float
 ) -> _Gap | None:
     """Return the largest difference between moments of draws and of weighted draws; None if none matters.
 
@@ -221,10 +222,12 @@ def judge_moments(
     others : mapping of str to ndarray, shape (num_others, ...)
     weights : ndarray, shape (num_others,)
         Weights that sum to one.
+    size : float
+        Effective number of the draws of `plain`.
     """
     if not plain:
         return None
-    portion = 1 / len(next(iter(plain.values()))) + np.square(weights).sum()  # 1 / ESS, of both
+    portion = 1 / size + np.square(weights).sum()  # 1 / ESS, of both
     found = []
     for name, draws in plain.items():
         first = np.asarray(draws, float).reshape(len(draws), -1)

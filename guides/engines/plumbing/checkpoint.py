@@ -260,8 +260,8 @@ def read_state(path: Path, like: Any, identity: str) -> Any | None:
         leaves, tree = jax.tree.flatten(like)
         if str(arrays["identity"]) != identity or len(arrays) != len(leaves) + 1:
             raise ValueError(
-                f"checkpoint {candidate} is of another run: data, model, engine, seed or init differ; "
-                "delete it, or name another file"
+                f"checkpoint {candidate} is of another run: data, links, model, options, engine, seed or "
+                "init differ; delete it, or name another file"
             )
         read = [_dressed(arrays[f"leaf_{n}"], leaf) for n, leaf in enumerate(leaves)]
         return jax.tree.unflatten(tree, read)

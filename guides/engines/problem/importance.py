@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln, logsumexp, ndtri
 
 from ..base import Evidence, FitError, Problem
 from ..plumbing.clock import Clock
@@ -35,6 +35,7 @@ __all__ = [
     "AT_ONCE",
     "along_slopes",
     "effective_share",
+    "effective_size",
     "evidence_below",
     "flat_density",
     "in_batches",
@@ -361,3 +362,24 @@ def quality(k: float, num_draws: int, share: float) -> tuple[bool, str]:
 def effective_share(log_weights: NDArray) -> float:
     """Effective sample size of smoothed weights, as a share of the draws."""
     return float(1 / np.square(smoothed_weights(log_weights)).sum() / len(log_weights))
+
+
+def effective_size(weights: NDArray, points: NDArray) -> float:
+    """Effective number of weighted draws: the least over their ranks in any coordinate, and overall.
+
+    Where large weights are in the tails, the spread along a coordinate rests on fewer draws than the sum of
+    the squared weights tells. Ranks as normal scores, as in the bulk ESS of chains, have no heavy tails.
+
+    Parameters
+    ----------
+    weights : ndarray, shape (num_draws,)
+        Weights that sum to one.
+    points : ndarray, shape (num_draws, num_coordinates)
+    """
+    least = 1 / np.square(weights).sum()
+    for column in points.T:
+        own = weights[np.argsort(column)]
+        square = ndtri((np.cumsum(own) - own / 2).clip(1e-12, 1 - 1e-12)) ** 2
+        if (bulk := own @ square) > 0:  # else one draw has all the weight
+            least = min(least, bulk / (own**2 @ square))
+    return float(least)

@@ -34,6 +34,7 @@ from ..plumbing.side_by_side import compiled_batch
 from ..problem.declared import approximation
 from ..problem.density import free_shapes, unconstrained_start
 from ..problem.importance import (
+    effective_size,
     evidence_below,
     flat_density,
     in_batches,
@@ -175,7 +176,7 @@ class Pathfinder(KeptEngine):
         value, error = log_mean_weight(log_weights)
         estimate = Evidence(value, "estimate", error)
         evidence = proper(problem, estimate if covered else evidence_below(value))
-        effective = 1 / np.square(weights).sum()
+        effective = effective_size(weights, flat)
         message = (
             f"Pathfinder pooled {len(mean)} of {number} paths; {told(problem, evidence)}; "
             f"{self.num_draws} draws from {effective:.0f} effective of {len(flat)}; {judged.sentence}"
@@ -190,6 +191,7 @@ class Pathfinder(KeptEngine):
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=evidence,
+            effective_draws=min(effective, self.num_draws),
             remarks=remarks,
         )
 

@@ -175,7 +175,8 @@ class FitBase:
         """The tree at the draws for which labels and densities are stored, with clusters matched.
 
         Functions that combine draws and densities, such as `arviz_stats.psense_summary`, need both
-        at the same draws. Chains of more than 200 draws store densities at some of them only.
+        at the same draws. Chains of more than 200 draws, or one of more than 800, store densities at some
+        of them only.
         """
         return self.relabelled[0].sel(draw=self.tree["log_likelihood"]["draw"])
 

@@ -283,7 +283,7 @@ def _stored_draws(fit: FitBase) -> xr.Dataset:
     if fit.tree["posterior"].attrs["point_estimate"]:
         again = sites.isel(draw=np.zeros(MOST_DRAWS, int))
         return again.assign_coords(draw=np.arange(MOST_DRAWS))
-    return sites.isel(draw=thin(sites.sizes["draw"]))
+    return sites.sel(draw=fit.tree["log_likelihood"]["draw"])
 
 
 def over_draws(fit: FitBase, function: Callable, run: Run, draws: Mapping[str, NDArray]) -> Any:

@@ -25,6 +25,10 @@ _BYTES = 2**26
 _LEAST = 1e-12
 """Share of the scatter within groups, along one direction, below which it counts as none."""
 
+_PER_COORDINATE, _UNEQUAL = 5, 3.0
+"""Individuals per coordinate of the smallest group, and ratio of the variances of the groups, below and above
+which "james" rejects equal means in more than 10 % of data sets at .05 (benchmarks/group_level.py)."""
+
 
 class _Sums(NamedTuple):
     """Sums over the members of each group.
@@ -86,6 +90,37 @@ class GroupStatistics:
         if "james" in self.ridges:
             numbers += 2 * groups * size**2 + 2 * ((groups - 1) * size) ** 2
         return max(1, int(_BYTES // (8 * numbers)))
+
+    def too_small(self, codes: NDArray[np.integer], names: NDArray) -> str:
+        """Why permutations do not tell the level of "james"; empty where they do, or it is not wanted.
+
+        Parameters
+        ----------
+        codes : ndarray of int, shape (individuals,)
+            Groups of the individuals.
+        names : ndarray, shape (groups,)
+        """
+        if "james" not in self.ridges:
+            return ""
+        least, size = int(self.sizes.argmin()), self.x.shape[1]
+        number = int(self.sizes[least])
+        own = (self.x[codes == group] for group in range(len(self.sizes)))
+        variances = np.array([part.var(axis=0, ddof=1).sum() for part in own])
+        has = f"group {str(names[least])!r} has {number} individuals for {size} coordinates"
+        if number < _PER_COORDINATE * size and variances.max() > _UNEQUAL * variances.min():
+            return (
+                f"{has}, and the variances of the groups differ more than {_UNEQUAL:.0f}-fold: where "
+                f"covariances differ between groups of fewer than {_PER_COORDINATE} individuals per "
+                "coordinate, 'james' rejects equal means too often; take more individuals or fewer "
+                "coordinates, or do not use its p"
+            )
+        if number <= size and not self.ridges["james"]:
+            return (
+                f"{has}, so that its own covariance is singular, and the p of 'james' holds only if "
+                "covariances do not differ between groups; take more individuals or fewer coordinates, or "
+                "give a ridge"
+            )
+        return ""
 
     def __call__(self, labels: NDArray[np.integer]) -> NDArray[np.float64]:
         """Statistics of labelings.

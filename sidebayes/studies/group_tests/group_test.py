@@ -135,8 +135,9 @@ def group_test(
     - "goodall": F, the ratio of the scatter between groups to that within; for variation that is
       the same at all landmarks and in all directions.
     - "hotelling": T², in units of the pooled covariance; for equal covariances.
-    - "james": Hotelling's statistic with the groups' own covariances. It approximately keeps its
-      level if the means are equal and the covariances are not.
+    - "james": Hotelling's statistic with the groups' own covariances. If the means are equal and the
+      covariances are not, it approximately keeps its level in large groups only, of ten individuals
+      or more per coordinate.
 
     Shapes that a model infers are shrunk towards the mean of the group to which the model assigns
     them, so they depend on the labels. Permuting the labels of such shapes ("naive") rejects too
@@ -179,7 +180,7 @@ def group_test(
     -----
     SideBayesWarning
         If landmarks are missing, which are then put where the mean has them; if "james" is left
-        out.
+        out, or covariances differ between groups that are too small for it.
 
     References
     ----------
@@ -208,6 +209,8 @@ def group_test(
 
     asked_of = _Asked(shapes, labels, asked, ridge)
     first = asked_of.compared(np.zeros_like(labels.codes) if how == "pooled" else labels.codes)
+    if too_small := first.too_small(labels.codes, labels.names):
+        warn_user(too_small)
     value = first(labels.codes[None])[0]
     is_exact = num_labelings(labels.sizes.tolist()) <= number + 1
     parts: Iterable[NDArray[np.integer]]

@@ -113,6 +113,18 @@ def test_few_draws_of_its_own_are_no_agreement():
     assert table.frame.loc["few", "shift"] > 0.1
 
 
+def test_draws_that_were_resampled_count_by_what_they_are_worth():
+    copies = sampled(1)
+    copies.tree["posterior"]["flip_rate"][:] *= 1.1
+    fits = {"nuts": sampled(2), "copies": copies}
+    assert compare_fits(fits).frame.loc["copies", "trust"] == "differs"
+    copies = FakeFit(copies.tree.copy(deep=True))
+    copies.tree["fit_info"].attrs["effective_draws"] = 60.0
+    told = compare_fits(fits | {"copies": copies}).frame.loc["copies"]
+    assert told["ess"] == 60.0
+    assert told["trust"] == "too noisy to say"
+
+
 def test_a_start_at_the_prior_that_differs_unseats_one_at_a_mode():
     wide = sampled(1, draws=60, engine="smc", evidence=-700.0, error=0.5)
     wide.tree["posterior"]["flip_rate"] = 3 * wide.tree["posterior"]["flip_rate"]

@@ -10,7 +10,7 @@ import xarray as xr
 from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.pictures import plots, run_plots
 from sidebayes.diagnostics.pictures.colours import cluster_colours
-from sidebayes.diagnostics.pictures.report import render_report, write_report
+from sidebayes.diagnostics.pictures.report import _subtitle, render_report, write_report
 from sidebayes.diagnostics.trust.verdict import verdict
 
 from tests.diagnostics.fakes import TRUTH, FakeFit, make_tree, soft_labels
@@ -141,6 +141,13 @@ def test_the_page_stands_alone(page):
     assert "a &amp; b" in page
     assert "&lt;contradicts&gt;" in page
     assert "$" not in re.sub(r"base64,[^']*", "", page)
+
+
+def test_axes_without_a_name_of_their_own_are_told_by_their_size():
+    tree = make_tree()[0]
+    tree["observed_data"] = xr.DataTree(xr.Dataset({"x": (("rows", "x_dim_1"), np.zeros((40, 3)))}))
+    assert _subtitle({"a": FakeFit(tree)}).startswith("1 fit · 40 rows × 3")
+    assert "x_dim_1" not in _subtitle({"a": FakeFit(tree)})
 
 
 def test_a_report_needs_fits_and_a_folder(fits, tmp_path):

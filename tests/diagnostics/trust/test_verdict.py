@@ -198,6 +198,10 @@ def test_independent_draws_are_counted(engine):
     few = sampled(1, 60)
     few.config = engine
     assert "60 draws are few; raise num_draws" in verdict(few)[1]
+    copies = sampled(1, 150)
+    copies.config = engine
+    copies.tree["fit_info"].attrs["effective_draws"] = 40.0
+    assert "150 draws of 40 effective ones are few" in verdict(copies)[1]
 
 
 @pytest.mark.parametrize(

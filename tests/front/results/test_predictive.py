@@ -11,6 +11,9 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from jax.typing import ArrayLike
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.problem import posterior
+from sidebayes.models.gmm import gmm
 
 import sidebayes as sb
 from tests.probes import data, models
@@ -78,10 +81,18 @@ def test_draws_are_those_that_densities_are_stored_at():
     far = np.broadcast_to(np.arange(500.0) * 1e3, (2, 500))
     fit = sb.fit(chain, np.zeros(1), np.zeros(1), engine=Told({"mean": far}))
     drawn = fit.predictive()["posterior_predictive"]["y"]
-    assert drawn.shape == (2, 200, 1)
+    assert drawn.shape == (2, 400, 1)
     np.testing.assert_array_equal(drawn.draw, fit.tree["log_likelihood"].draw)
     own = far[:, drawn.draw.to_numpy()]
     assert np.abs(drawn[..., 0] - own).max() < 10
+
+
+def test_few_chains_store_as_many_draws_as_four(monkeypatch):
+    problem = Problem(chain, (np.zeros(5), np.zeros(5)))
+    assert [posterior.num_derived(problem, n) for n in (1, 2, 4, 10)] == [800, 400, 200, 200]
+    mixture = Problem(gmm, (np.zeros((9, 1)),), {"num_clusters": 2})
+    monkeypatch.setattr(posterior, "_MOST_NUMBERS", 300 * 27)  # 9 densities, 18 label probabilities
+    assert [posterior.num_derived(mixture, n) for n in (1, 2)] == [300, 200]
 
 
 def test_seeds_reproduce(growth):

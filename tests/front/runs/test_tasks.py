@@ -258,6 +258,14 @@ def test_a_stored_fit_is_the_same_with_defaults_given_or_left_out(tmp_path):
     with pytest.raises(ValueError, match="holds a fit of other data"):
         sidebayes.fit_each(each, IRIS.x, **given)
     sidebayes.fit_each(each, IRIS.x, **defaults, **given)
+    del again.tree.attrs[many._STAMP]
+    again.save(path)
+    with pytest.raises(ValueError, match=r"one\.nc was not written by fit_each"):
+        sidebayes.fit_each(each, IRIS.x, **given)
+    for damaged in (b"", b"hello", path.read_bytes()[:-200]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"one\.nc is damaged, or no fit; remove it, and this"):
+            sidebayes.fit_each(each, IRIS.x, **given)
 
 
 def test_ranks_do_not_depend_on_who_ranks():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def test_the_ridge_of_few_individuals():
         sb.group_test(x, labels, ridge=0)
 
 
+@pytest.mark.filterwarnings("ignore:.* covariance is singular, and the p of 'james'")
 @pytest.mark.parametrize("axes", [2, 3])
 def test_labels_and_similarities_change_nothing(axes):
     """Names of groups, order of individuals, and place, size and turn of each are not asked."""
@@ -239,6 +241,32 @@ def test_a_group_of_one():
         sb.group_test(x, labels, statistics=["james"])
 
 
+@pytest.mark.parametrize(
+    ("sizes", "sd", "said"),
+    [
+        (
+            (8, 24),
+            4.0,
+            "8 individuals for 3 coordinates, and the variances of the groups differ more",
+        ),
+        ((3, 24), 1.0, "3 individuals for 3 coordinates, so that its own covariance is singular"),
+        ((15, 24), 4.0, None),
+        ((8, 24), 1.0, None),
+    ],
+)
+def test_groups_too_small_for_james(sizes, sd, said):
+    """Where `benchmarks/group_level.py` finds equal means rejected too often, or a covariance is singular."""
+    labels = np.repeat(["a", "b"], sizes)
+    x = np.random.default_rng(4).normal(size=(len(labels), 3))
+    x[labels == "a"] *= sd
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sb.group_test(x, labels, num_permutations=9)
+        sb.group_test(x, labels, statistics=["goodall"], num_permutations=9)
+    assert len(caught) == (said is not None), [str(one.message) for one in caught]
+    assert all(said in str(one.message) for one in caught)
+
+
 X, LABELS = RNG.normal(size=(8, 5, 2)), [0] * 4 + [1] * 4
 
 
@@ -267,6 +295,7 @@ def test_refusals(change, match):
         sb.group_test(**{"shapes": X, "groups": LABELS} | change)
 
 
+@pytest.mark.filterwarnings("ignore:.* covariance is singular, and the p of 'james'")
 def test_result_is_shown():
     found = sb.group_test(X, LABELS)
     assert repr(found).startswith("GroupTest(0 4, 1 4; 70 labelings (all)")

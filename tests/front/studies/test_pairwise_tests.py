@@ -49,10 +49,12 @@ def test_bad_input_is_refused():
         sb.pairwise_tests(X, alone)
 
 
+@pytest.mark.filterwarnings("ignore:.* covariance is singular, and the p of 'james'")
 def test_a_group_of_one_is_named_once():
     groups = np.repeat(["a", "b", "z"], [8, 8, 1])
     with pytest.warns(sb.SideBayesWarning) as told:
         found = sb.pairwise_tests(X[:17], groups, num_permutations=19)
+    told = [one for one in told if "covariance is singular" not in str(one.message)]
     assert len(told) == 1
     assert "group 'z' has one individual" in str(told[0].message)
     assert "out of its 2 pairs, and its p-values are adjusted over the other 1" in str(

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.handlers import seed, trace
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.given import effective_of_copies
 from sidebayes.guides.engines.invariance import Untested, contradiction
 
 from tests.guides.engines.test_bridge import X, exact_line, exact_mixture, line, two_means
@@ -168,3 +169,13 @@ def test_draws_that_resemble_one_another_say_little():
         contradiction(problem, {"m": draws["m"][:, :10]})
     with pytest.raises(Untested, match="does not vary"):
         contradiction(problem, {"m": np.ones((4, 100))})
+
+
+def test_only_draws_that_come_back_are_resampled_ones():
+    """A proposal that was rejected repeats a draw at once; copies in random order cost the others."""
+    rng = np.random.default_rng(0)
+    rejected = np.repeat(rng.normal(size=(2, 100, 3)), 3, axis=1)
+    assert effective_of_copies({"m": rejected}) is None
+    assert effective_of_copies({"k": rng.integers(3, size=(2, 300))}) is None  # discrete by nature
+    copies = rng.permutation(np.repeat(rng.normal(size=(50, 3)), 8, axis=0))[None]
+    assert effective_of_copies({"m": copies, "s": copies[..., 0]}) == pytest.approx(50, rel=0.05)

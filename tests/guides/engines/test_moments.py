@@ -12,6 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
+from scipy.special import ndtri
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.optimisers.moments import judge_moments
 
@@ -103,13 +104,19 @@ def test_differences_within_monte_carlo_error_do_not_count():
     even = np.full(2000, 1 / 2000)
     for _ in range(20):
         first, second = rng.normal(size=(1000, 10)), rng.normal(size=(2000, 10))
-        assert judge_moments({"x": first}, {"x": second}, even) is None
-    assert judge_moments({"x": first}, {"x": second + 0.4}, even).size == pytest.approx(
-        0.4, abs=0.15
-    )
-    gap = judge_moments({"x": first}, {"x": 1.5 * second}, even)
+        assert judge_moments({"x": first}, {"x": second}, even, 1000) is None
+    off = judge_moments({"x": first}, {"x": second + 0.4}, even, 1000)
+    assert off.size == pytest.approx(0.4, abs=0.15)
+    gap = judge_moments({"x": first}, {"x": 1.5 * second}, even, 1000)
     assert gap.size == pytest.approx(0.5, abs=0.2)
     assert "standard deviation of x" in gap.what
+
+
+def test_copies_among_resampled_draws_do_not_shrink_the_error():
+    few, many = (ndtri((np.arange(n) + 0.5) / n)[:, None] for n in (100, 2000))
+    copies, even = {"x": np.repeat(few + 0.25, 10, axis=0)}, np.full(2000, 1 / 2000)
+    assert judge_moments(copies, {"x": many}, even, 1000) is not None
+    assert judge_moments(copies, {"x": many}, even, 100) is None
 
 
 def unpriored(y: Annotated[ArrayLike, "rows"]):

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.problem.importance import effective_size
 from sidebayes.guides.engines.variational.pathfinder import Pathfinder
 
 import sidebayes as sb
@@ -58,6 +59,23 @@ def test_modes_have_their_masses():
     exact = np.log(SHARES @ stats.norm(0, np.hypot(5, 0.3)).pdf(PEAKS))
     assert abs(above - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 1000)
     assert abs(result.log_evidence.value - exact) < 4 * result.log_evidence.standard_error + 1e-3
+    assert f"from {result.effective_draws:.0f} effective" in result.status.message
+    assert result.effective_draws < len(np.unique(result.draws["theta"]))
+
+
+def test_effective_size_is_that_of_the_noisiest_coordinate():
+    """By the spread of weighted means over repetitions; the sum of squared weights sees no coordinate."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(400, 1000, 2))
+    log_weights = stats.norm(0, 1.15).logpdf(draws[..., 0]) - stats.norm.logpdf(draws[..., 0])
+    weights = np.exp(log_weights)
+    weights /= weights.sum(axis=1, keepdims=True)
+    means = np.einsum("rs,rsj->rj", weights, draws)
+    found = np.mean([effective_size(w, x) for w, x in zip(weights, draws, strict=True)])
+    kish = np.mean(1 / np.square(weights).sum(axis=1))
+    assert found == pytest.approx(1.15**2 / means[:, 0].var(), rel=0.25)
+    assert kish == pytest.approx(1 / means[:, 1].var(), rel=0.25)
+    assert found < 0.8 * kish
 
 
 def test_seed_decides():

@@ -107,6 +107,9 @@ def test_shapes_and_status(peaks):
     assert peaks.sample_stats["lp"].shape == (6, 400)
     assert peaks.status.converged, peaks.status
     assert str(peaks.log_evidence) in peaks.status.message
+    if peaks.engine == "nested":  # SMC moves particles after it copied them
+        distinct = sum(len(np.unique(run)) for run in peaks.draws["mu"])
+        assert 300 < peaks.effective_draws < distinct
     assert peaks.density_space == "unconstrained"
 
 

@@ -28,7 +28,7 @@ from ...plumbing.programs import compiled
 from ...plumbing.progress import in_pieces, progress_bar
 from ...problem.declared import approximation
 from ...problem.density import as_numpy
-from ...problem.importance import proper, told
+from ...problem.importance import effective_size, proper, told
 from .particles import (
     Tails,
     check_prior,
@@ -223,6 +223,7 @@ class NestedSlice(KeptEngine):
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=pooled if stopped else None,
+            effective_draws=self.num_runs * min(effective, self.num_samples),
             remarks=self._remarks(state.dead.shape[-1]),
         )
 
@@ -335,8 +336,10 @@ class NestedSlice(KeptEngine):
             weight = (np.exp(log_weight - total[:, None]).mean(axis=0) / tied)[at]
             shares = (np.arange(self.num_samples) + rng.uniform()) / self.num_samples
             chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), shares)
-            draws = points[order][rng.permutation(chosen.clip(max=len(order) - 1))]
-            found.append((draws, total.mean(), total.var(ddof=1), 1 / np.sum(weight**2)))
+            kept = points[order]
+            draws = kept[rng.permutation(chosen.clip(max=len(order) - 1))]
+            worth = effective_size(weight, kept)
+            found.append((draws, total.mean(), total.var(ddof=1), worth))
         draws, value, variance, effective = map(np.stack, zip(*found, strict=True))
         return jnp.asarray(draws), value, float(variance.mean()), float(effective.mean()), missed
 
