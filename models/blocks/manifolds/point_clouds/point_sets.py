@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike

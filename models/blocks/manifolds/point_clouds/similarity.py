@@ -40,9 +40,7 @@ def laid_on(shapes: Array, places: Array, weight: Array, used: Array) -> Array:
     """
     share = jnp.where(used[:, None], weight, 1.0)
     share = (share / share.sum(axis=1, keepdims=True))[..., None]
-    middle, target = (
-        (share * table).sum(axis=1, keepdims=True) for table in (shapes, places)
-    )
+    middle, target = ((share * table).sum(axis=1, keepdims=True) for table in (shapes, places))
     own, rows = shapes - middle, jnp.where(used[:, None, None], places - target, shapes - middle)
     square = (share * own**2).sum(axis=(1, 2))[:, None, None]
     if shapes.shape[2] == 2:  # faster, and the same
