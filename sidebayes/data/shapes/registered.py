@@ -121,7 +121,8 @@ def register_points(
     Individuals are centred, scaled, and rotated to it, by probabilistic correspondences that become
     narrower. This is a local search: individuals that lie more than about 45 degrees apart have to
     be rotated by other means first. Landmarks are aligned with their Procrustes mean, and may be
-    missing.
+    missing: the chart is that of individuals whose missing landmarks are predicted from those that
+    are seen, by the principal directions of all individuals.
 
     Parameters
     ----------
