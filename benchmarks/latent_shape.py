@@ -1,6 +1,6 @@
 """Latent shapes seen through points: what simulated shapes are found to be, and seconds.
 
-Run: python -m benchmarks.latent_shape [--only boxes|ellipsoids|tubes|missing|speed|leaves|speed3d]
+Run: python -m benchmarks.latent_shape [--only boxes|ellipsoids|tubes|missing|geodesic|speed|leaves|speed3d]
 Shapes are those of Yu (2016, section 3.7), as the simulators of the library make them. "speed" fits in a
 fresh process that starts with no program compiled; "speed3d" is long, and runs only where it is named.
 """
@@ -15,6 +15,7 @@ import time
 
 import jax
 import numpy as np
+from scipy.optimize import least_squares
 from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
 
 import sidebayes as sb
@@ -161,6 +162,68 @@ def report_missing():
         )
 
 
+def along_a_geodesic(seed, deviation, size=8, noise=0.01, missing=0.1):
+    """Mean and direction of 30 shapes on a geodesic, angles, shapes, landmarks in noise, which are seen."""
+    rng = np.random.default_rng(seed)
+    turn = np.linspace(0, 2 * np.pi, size, endpoint=False)
+    mean = unit(np.stack([np.cos(turn), 0.6 * np.sin(turn)], axis=1))
+    direction = rng.normal(size=mean.shape)
+    direction -= direction.mean(axis=0)
+    for barred in (mean, mean @ np.array([[0, 1], [-1, 0]])):
+        direction -= (direction * barred).sum() * barred
+    direction /= np.linalg.norm(direction)
+    angles = deviation * rng.normal(size=30)
+    true = np.cos(angles)[:, None, None] * mean + np.sin(angles)[:, None, None] * direction
+    x = true + noise * rng.normal(size=true.shape)
+    return mean, direction, angles, true, x, rng.random(true.shape[:2]) > missing
+
+
+def similar(points, target, seen):
+    """Points moved, scaled and rotated to a target by least squares at landmarks that are seen."""
+    place, middle = target[seen].mean(axis=0), points[seen].mean(axis=0)
+    own, rows = (((table - at) @ (1, 1j)) for table, at in ((points, middle), (target, place)))
+    laid = own * np.vdot(own[seen], rows[seen]) / np.vdot(own[seen], own[seen])
+    return np.stack([laid.real, laid.imag], axis=1) + place
+
+
+def known_geodesic(mean, direction, x, seen, angle):
+    """Shape on a geodesic that is nearest to landmarks that are seen, moved, scaled and rotated."""
+
+    def shape(angle):
+        return similar(np.cos(angle) * mean + np.sin(angle) * direction, x, seen)
+
+    return shape(least_squares(lambda angle: (shape(angle) - x)[seen].ravel(), angle).x)
+
+
+def report_geodesic():
+    """Landmarks of shapes that vary along a geodesic, a tenth missing, beside a fit that knows it."""
+    for seed, deviation, size in ((0, 0.2, 8), (1, 0.2, 8), (2, 0.2, 8), (2, 0.2, 16), (1, 0.1, 8)):
+        mean, direction, angles, true, x, seen = along_a_geodesic(seed, deviation, size)
+        marks = sb.Landmarks.from_array(np.where(seen[..., None], x, np.nan))
+        given = zip(x, seen, angles, strict=True)
+        found = [known_geodesic(mean, direction, *each) for each in given]
+        best = np.sqrt(np.square(found - true).sum(axis=2)[~seen].mean())
+        for modes, width in ((None, None), (2 * size - 4, 0.01)):
+            laid = sb.register_points(marks, num_modes=modes)
+            fit, seconds = fitted(laid, rank=1, width=width)
+            shapes = fit.shapes()
+            at = shapes["individuals"].to_numpy()
+            aligned = np.stack([similar(*each) for each in zip(true, at, seen, strict=True)])
+            error = np.square(at - aligned).sum(axis=2)
+            rms = [np.sqrt(error[which].mean()) for which in (seen, ~seen)]
+            held = (shapes["individuals_lower"].to_numpy() <= aligned) & (
+                aligned <= shapes["individuals_upper"].to_numpy()
+            )
+            print(
+                f"seed {seed}, deviation {deviation}, {size} landmarks, {laid.chart.shape[2] - 1} "
+                f"directions, width {width}: rms seen {rms[0]:.4f}, missing {rms[1]:.4f}, with mean and "
+                f"direction known {best:.4f}; 90 % bands hold {held[~seen].mean():.2f} of "
+                f"{held[~seen].size} missing, {held[seen].mean():.2f} seen; {fit.verdict[0]}; "
+                f"{seconds:.0f} s",
+                flush=True,
+            )
+
+
 def nearest_class(data, is_seen):
     """Class whose individuals that are seen are nearest by the mean kernel distance, of each other one."""
     clouds = np.split(data.x, np.flatnonzero(np.diff(data.subjects.codes)) + 1)
@@ -264,6 +327,7 @@ REPORTS = {
     "ellipsoids": report_ellipsoids,
     "tubes": report_tubes,
     "missing": report_missing,
+    "geodesic": report_geodesic,
     "leaves": report_leaves,
     "speed": report_speed,
 }

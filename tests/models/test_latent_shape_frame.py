@@ -1,5 +1,7 @@
 """Landmarks in the frame of latent_shape: their size, the checks of it, and fits of what is registered."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import numpyro
@@ -7,8 +9,13 @@ import pytest
 from scipy.stats import norm
 from sidebayes.guides.engines.problem.declared import declared_blocks
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
+from sidebayes.models.blocks.manifolds.point_clouds.completion import completed
 from sidebayes.models.blocks.manifolds.point_clouds.point_sets import LandmarkErrors, PointNoise
-from sidebayes.models.blocks.manifolds.point_clouds.rough_shapes import check_registered
+from sidebayes.models.blocks.manifolds.point_clouds.rough_shapes import (
+    LatentCoordinates,
+    check_registered,
+)
+from sidebayes.models.blocks.manifolds.point_clouds.similarity import laid_on
 from sidebayes.models.latent_shape import latent_shape
 
 import sidebayes as sb
@@ -68,8 +75,8 @@ def test_what_was_registered_is_taken_whole_and_however_it_is_bent():
         fit.group_log_likelihood(other)
 
 
-def said_of_noise(laid, **options):
-    """What the block of the noise says where the verdict is made; nothing is computed."""
+def said_of(kind, laid, **options):
+    """What blocks of a kind say where the verdict is made; nothing is computed."""
     said = []
 
     def model():
@@ -77,11 +84,14 @@ def said_of_noise(laid, **options):
             trace = numpyro.handlers.trace(latent_shape).get_trace(
                 **laid.by_role(), num_clusters=1, **options
             )
-        blocks = [block for block, _ in declared_blocks(trace) if isinstance(block, PointNoise)]
+        blocks = [block for block, _ in declared_blocks(trace) if isinstance(block, kind)]
         said.extend(block.remark({}) for block in blocks)
 
     jax.eval_shape(model)
     return said
+
+
+said_of_noise, said_of_shapes = partial(said_of, PointNoise), partial(said_of, LatentCoordinates)
 
 
 def test_where_the_chart_has_all_directions_the_width_is_asked_for():
@@ -160,3 +170,62 @@ def test_errors_have_no_part_in_place_size_and_rotation(num_axes, num_fixed):
         assert density == pytest.approx(expected, rel=1e-4)
         spin = own.reshape(500, -1, num_axes).sum(axis=1)
         np.testing.assert_allclose(spin, 0.0, atol=1e-5)
+
+
+def with_holes(x):
+    """A tenth of the landmarks are missing."""
+    x = x.copy()
+    x[np.random.default_rng(1).random(x.shape[:2]) < 0.1] = np.nan
+    return x
+
+
+def test_missing_landmarks_are_predicted_from_how_shapes_vary():
+    x = bent(np.linspace(-0.5, 0.5, 20))
+    found = sb.Landmarks.from_array(with_holes(x)).aligned()
+    present = np.isfinite(with_holes(x)).all(axis=2)
+    with jax.enable_x64(True):
+        whole = completed(found.completed, present)
+        wanted = np.asarray(laid_on(x, whole, present, np.ones(20, bool)))
+    np.testing.assert_allclose(wanted[present], whole[present], atol=1e-9)
+    assert np.abs(wanted - whole)[~present].max() < 0.04  # 0.2 if they are those of the mean
+    np.testing.assert_array_equal(completed(x, np.ones_like(present)), x)
+
+
+def test_the_chart_does_not_shrink_where_landmarks_are_missing():
+    x = bent(np.linspace(-0.5, 0.5, 20))
+    charts = [sb.register_points(sb.Landmarks.from_array(one)).chart for one in (x, with_holes(x))]
+    first, second = (chart[..., 1].ravel() for chart in charts)
+    assert abs(first @ second) > 0.999
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_incomplete_individuals_may_lie_anywhere(axes):
+    """Their place, size and rotation depend on what is missing; those of complete ones do not."""
+    rng = np.random.default_rng(0)
+    shapes = rng.normal(size=(2, 6, axes))
+    codes, marks = np.r_[np.zeros(6, int), np.ones(5, int)], np.r_[:6, :5]
+    noise = 0.01 * rng.normal(size=(11, axes))
+    turn = np.eye(axes)
+    turn[:2, :2] = turned(0.7)
+    moved = np.where(codes[:, None] == 1, shapes[codes, marks] @ turn + 0.4, shapes[codes, marks])
+    with jax.enable_x64(True):
+        fn = LandmarkErrors(*map(np.asarray, (shapes, 0.01)), sb.Groups(codes), marks)
+        at_shapes = np.asarray(fn.by_unit(shapes[codes, marks] + noise))
+        found = np.asarray(fn.by_unit(moved + noise @ turn))
+        slope = jax.grad(lambda s: LandmarkErrors(s, 0.01, fn.groups, marks).by_unit(moved).sum())
+        assert np.isfinite(slope(shapes)).all()
+    np.testing.assert_allclose(found[1], at_shapes[1], rtol=1e-9)
+    square = (noise[:6] ** 2).sum() / 0.01**2
+    free = 6 * axes - {2: 4, 3: 7}[axes]
+    wanted = -square / 2 - free * np.log(0.01 * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(at_shapes[0], wanted)
+
+
+def test_a_chart_of_some_directions_is_said_to_hold_missing_landmarks_badly():
+    x = bent(np.linspace(-0.5, 0.5, 20))
+    whole, some = (sb.Landmarks.from_array(one) for one in (x, with_holes(x)))
+    assert said_of_shapes(sb.register_points(whole)) == [None]
+    assert said_of_shapes(sb.register_points(some, num_modes=12)) == [None]
+    (said,) = said_of_shapes(sb.register_points(some, num_modes=2))
+    assert "2 of 12 directions" in said
+    assert "register_points(num_modes=12), and width=" in said

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.models.blocks.manifolds.alignment import refuse_degenerate, warn_of_reflected
 from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
+from sidebayes.models.blocks.manifolds.point_clouds.completion import completed
 from sidebayes.models.blocks.manifolds.point_clouds.registration import register
 from sidebayes.models.blocks.manifolds.preshape import nearest_rotation
 from sidebayes.models.blocks.manifolds.shape_chart import shape_chart, whole_chart
@@ -120,7 +121,8 @@ def register_points(
     Individuals are centred, scaled, and rotated to it, by probabilistic correspondences that become
     narrower. This is a local search: individuals that lie more than about 45 degrees apart have to
     be rotated by other means first. Landmarks are aligned with their Procrustes mean, and may be
-    missing.
+    missing: the chart is that of individuals whose missing landmarks are predicted from those that
+    are seen, by the principal directions of all individuals.
 
     Parameters
     ----------
@@ -290,15 +292,14 @@ def _of_landmarks(
 ) -> RegisteredPoints:
     """Landmarks, some of which may be missing, on their mean or a reference that is given."""
     found = points.aligned()
+    whole = completed(found.completed, points.present)
     if reference is not None:
         given = _checked(reference, found.mean.shape[1], len(found.mean))
         _warn_beside(points, given)
-        completed = _laid_on(found.completed, given)
-    else:
-        completed = found.completed
-    chart = shape_chart(completed, num_modes)
+        whole = _laid_on(whole, given)
+    chart = shape_chart(whole, num_modes)
     if num_modes is None and chart.shape[2] <= _LEAST_MODES:
-        chart = shape_chart(completed, _LEAST_MODES)
+        chart = shape_chart(whole, _LEAST_MODES)
     laid = _rows_of(points, _laid_on(points.to_array(), chart[..., 0]))
     return RegisteredPoints(*laid, chart, points.landmark_names)
 

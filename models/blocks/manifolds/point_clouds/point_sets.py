@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
@@ -26,6 +25,7 @@ from ..kernel_distance import kernel_distance
 from ..preshape import num_dimensions
 from ..shape_chart import ShapeChart, spacing
 from .point_mixture import log_point_mixture
+from .similarity import laid_on, moves
 
 __all__ = [
     "AboutShapes",
@@ -141,7 +141,9 @@ class LandmarkErrors(AboutShapes):
     with the :math:`m_i` landmarks of an individual in d dimensions. Registration removes its place,
     size and rotation, :math:`f = d + 1 + d (d - 1) / 2` numbers, together with the noise in these
     directions. The noise therefore counts only in the other directions: to first order in the
-    noise, this is the density of the remaining coordinates.
+    noise, this is the density of the remaining coordinates. Where an individual lacks landmarks, its
+    place, size and rotation depend on where these would be. The shape :math:`u_i` is therefore moved,
+    scaled and rotated to the landmarks that are seen.
 
     Parameters
     ----------
@@ -166,13 +168,24 @@ class LandmarkErrors(AboutShapes):
         super().__init__(shapes, scale, subjects, validate_args=validate_args)
 
     @property
-    def _centres(self) -> Array:
-        return self.shapes[jnp.asarray(self.groups.codes), jnp.asarray(self.landmarks).astype(int)]
+    def _cells(self) -> tuple[Array, Array]:
+        """Individual and landmark of each row."""
+        return jnp.asarray(self.groups.codes), jnp.asarray(self.landmarks).astype(int)
 
     def by_unit(self, value: Array) -> Array:
         """Log density of the rows of each individual."""
-        square = jnp.square((value - self._centres) / self.scale).sum(axis=1)
-        square = jax.ops.segment_sum(square, jnp.asarray(self.groups.codes), self.num_units)
+        cells = self._cells
+        # spare rows have the code -1, that of the last individual
+        weight = jnp.zeros(self.shapes.shape[:2]).at[cells].add(cells[0] >= 0)
+        total = jnp.zeros_like(self.shapes).at[cells].add(value * (cells[0] >= 0)[:, None])
+        places = total / jnp.maximum(weight, 1.0)[..., None]
+        number = (weight > 0).sum(axis=1)
+        lacks = (number < weight.shape[1]) & (number > 1)
+        shapes = jnp.where(
+            lacks[:, None, None], laid_on(self.shapes, places, weight, lacks), self.shapes
+        )
+        square = jnp.square((value - shapes[cells]) / self.scale).sum(axis=1)
+        square = jax.ops.segment_sum(square, cells[0], self.num_units)
         return -square / 2 - self.num_free * (jnp.log(self.scale) + math.log(2 * math.pi) / 2)
 
     @property
@@ -184,9 +197,8 @@ class LandmarkErrors(AboutShapes):
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw rows with the place, size and rotation of their shapes."""
-        centres = self._centres
-        moved = _moves(centres)
-        codes = jnp.asarray(self.groups.codes)
+        centres, codes = self.shapes[self._cells], self._cells[0]
+        moved = moves(centres)
         inner = jax.ops.segment_sum(moved.mT @ moved, codes, self.num_units)
 
         def of_shape(noise: Array) -> Array:
@@ -199,18 +211,6 @@ class LandmarkErrors(AboutShapes):
         for _ in sample_shape:
             of_shape = jax.vmap(of_shape)
         return centres + self.scale * of_shape(noise)
-
-
-def _moves(points: Array) -> Array:
-    """Derivatives of points in place, size and rotation, shape (num_points, num_axes, num_moves)."""
-    num_axes = points.shape[1]
-    first, second = np.triu_indices(num_axes, 1)
-    plane = np.arange(len(first))
-    turns = np.zeros((len(first), num_axes, num_axes))
-    turns[plane, first, second], turns[plane, second, first] = -1.0, 1.0
-    place = jnp.broadcast_to(jnp.eye(num_axes), (len(points), num_axes, num_axes))
-    rotation = jnp.einsum("kab,nb->nak", turns, points)
-    return jnp.concatenate([place, points[:, :, None], rotation], axis=2)
 
 
 class KernelPotential(AboutShapes):

@@ -16,6 +16,7 @@ from numpyro.distributions import Distribution
 
 from ...block import Block
 from ...side_information.groups import Groups
+from ..preshape import num_dimensions
 from ..shape_chart import ShapeChart, spacing, whole_chart
 
 __all__ = ["LatentCoordinates", "chart_of_means", "check_registered", "nearby", "rough_shapes"]
@@ -111,6 +112,20 @@ class LatentCoordinates(Block):
             share = jax.nn.one_hot(jnp.asarray(self.landmarks).astype(int), len(reference))
         codes = jnp.asarray(self.subjects.codes)
         return self.chart.coordinates(rough_shapes(x, codes, number, reference, share))
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say that bands leave out the directions beyond the chart, in which missing landmarks may lie."""
+        reference, number = self.chart.reference, self.chart.num_directions
+        is_whole = len(self.subjects) >= self.subjects.num_groups * len(reference)
+        if self.landmarks is None or is_whole or self.chart.is_full:
+            return None
+        most = num_dimensions(*reference.shape)
+        return (
+            f"Some landmarks are missing, and the chart has {number} of {most} directions, as if these were "
+            "known and all: bands of individuals are too narrow, above all at missing landmarks; for bands, "
+            f"give register_points(num_modes={most}), and width=, the error of measurement in units of the "
+            "chart"
+        )
 
     def schedule(self) -> tuple[str, Array] | None:
         """Widths that decrease from the size of displacements to the distance of neighbouring points."""
