@@ -262,7 +262,7 @@ def _unseen(
         seen[part[known], rows[known]] = False
 
         def without(bare: Problem) -> Callable:
-            def one(seen: Array, params: dict, args: tuple) -> dict[str, Array]:
+            def one(seen: Array, params: dict, args: tuple) -> Any:
                 def look(at: dict) -> dict[str, Array]:
                     return known_rows(trace_model(bare, at, args), None, {})
 
@@ -278,7 +278,8 @@ def _unseen(
 
                 found = look(params)
                 start = jnp.asarray(0), params, found, _change(found, found) + jnp.inf
-                return jax.lax.while_loop(unsettled, step, start)[2]
+                _, _, settled, _ = jax.lax.while_loop(unsettled, step, start)
+                return settled
 
             return lambda seen, *given: jax.lax.map(
                 partial(one, params=given[0], args=given[1]), seen
