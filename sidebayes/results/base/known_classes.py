@@ -266,7 +266,7 @@ def _unseen(
                 def look(at: dict) -> dict[str, Array]:
                     return known_rows(trace_model(bare, at, args), None, {})
 
-                def unsettled(state: tuple) -> Array:
+                def unsettled(state: tuple) -> Any:
                     number, *_, change = state
                     return (number < _STEPS) & (change > _SETTLED)
 
