@@ -14,7 +14,7 @@ from sidebayes.diagnostics.comparison.ties import (
     tied_in_bic,
     tied_in_evidence,
 )
-from sidebayes.diagnostics.names import listed
+from sidebayes.diagnostics.names import in_a_row
 from sidebayes.guides.engines.base import Evidence
 
 from ..common.fields import Range, check_integer, check_number
@@ -139,7 +139,7 @@ class NumberChoice:
         errors = {one: float(np.hypot(error[self.number], error[one])) for one in others}
         tied = tied_in_evidence(gaps, errors)
         if tied:
-            above = listed(
+            above = in_a_row(
                 [f"{gaps[one]:.2g}{_spread(errors[one])} above that of {one}" for one in tied]
             )
             yield f"the log evidence of {self.number} is {above}, which does not tell them apart"
