@@ -84,6 +84,19 @@ def test_rows_are_left_out_until_em_settles():
     assert "class_concentration = 1.3, which smooths them, fewer features" in why
 
 
+def test_one_known_class_is_a_caution():
+    one = at_one(
+        {"weights": [0.5, 0.5], "mean": [[0.0, 0.0], [4.0, 4.0]]}
+        | {
+            "covariance": [np.eye(2)] * 2,
+            "class_table": [[1.0, 0.0], [0.5, 0.5]],
+        }
+    )
+    level, why = sb.fit("moe", X, some(0 * TRUTH), engine=one, **SIZES).verdict
+    assert level == "caution"
+    assert "All known rows are of class 0: nothing tells the other class, and the prior" in why
+
+
 def test_sentences():
     stated = np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]]
     told, blind = np.abs(stated - 0.1), np.full((8, 2), 0.5)

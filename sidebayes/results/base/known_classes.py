@@ -73,7 +73,9 @@ class _Look(NamedTuple):
 def told_by_known_classes(fit: FitBase) -> list[tuple[str, str] | None]:
     """What known classes say against a fit, as levels and sentences of its verdict."""
     look = _look(fit)
-    return [] if look is None else [_by_recognition(fit, look), _by_prediction(fit, look)]
+    if look is None:
+        return []
+    return [_by_recognition(fit, look), _by_prediction(fit, look), _by_number(fit, look)]
 
 
 def unpredicted_classes(fit: FitBase) -> dict[int, int]:
@@ -119,6 +121,20 @@ def _by_prediction(fit: FitBase, look: _Look) -> tuple[str, str] | None:
         look.found["prob"].shape[-1],
         None if look.fn.num_classes is None else fit.options.get("num_clusters"),
         hard="hard_classes" in offered and fit.engine != "hard_classes",
+    )
+
+
+def _by_number(fit: FitBase, look: _Look) -> tuple[str, str] | None:
+    """What is said where all known rows are of one class, and the model has classes beside its clusters."""
+    label = look.found["label"][0]
+    classes = np.unique(label[label >= 0])
+    number = look.fn.num_classes or 0
+    if number < 2 or len(classes) != 1:
+        return None
+    own, others = class_names(fit)[classes[0]], "class" if number == 2 else f"{number - 1} classes"
+    return "caution", (
+        f"All known rows are of class {own!r}: nothing tells the other {others}, and the prior alone gives "
+        "probabilities there. Name rows of other classes too"
     )
 
 
