@@ -133,8 +133,8 @@ def _by_number(fit: FitBase, look: _Look) -> tuple[str, str] | None:
         return None
     own, others = class_names(fit)[classes[0]], "class" if number == 2 else f"{number - 1} classes"
     return "caution", (
-        f"All known rows are of class {own!r}: nothing tells the other {others}, and the prior alone gives "
-        "probabilities there. Name rows of other classes too"
+        f"All known rows are of class {own!r}: the probabilities of the other {others} come from the prior "
+        "alone. Name rows of other classes too"
     )
 
 
