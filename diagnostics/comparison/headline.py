@@ -79,7 +79,7 @@ def _alone(fits: Mapping[str, Fitted]) -> str:
     num_data = len({same_data(fit) for fit in fits.values()})
     of = "data" if num_data == len(fits) else "models, options or links"
     of = of if num_data in (1, len(fits)) else f"data, {of}"
-    why = kept or f"which are of different {of} and are not compared"
+    why = kept or f"whose posteriors are of different {of}, and are not compared"
     return f"no fit confirms another among {listed(fits)}, {why}; their own verdicts: {said}"
 
 

@@ -97,12 +97,18 @@ def test_several_models_have_a_part_each():
     assert "; no other fit of the same model and data confirms c" in table.headline
     table = compare_fits({"a": sampled(1), "c": of_another_model(3)})
     assert table.headline.startswith("LOO does not tell a and c apart")
-    assert "among a and c, which are of different models, options or links and" in table.headline
+    assert (
+        "among a and c, whose posteriors are of different models, options or links, and"
+        in table.headline
+    )
     other = sampled(2)
     observed = other.tree["observed_data"]
     observed["x"] = observed["x"] + 1.0
     table = compare_fits({"a": sampled(1), "with 9 links": other})
-    assert "among a and “with 9 links”, which are of different data and are not" in table.headline
+    assert (
+        "among a and “with 9 links”, whose posteriors are of different data, and are not"
+        in table.headline
+    )
 
 
 @pytest.mark.parametrize(
