@@ -100,4 +100,4 @@ def test_a_comparison_says_that_a_fit_keeps_a_sample(table, engine):
     held = sidebayes.fit("gmm", few, engine=at_one(read.params), **GIVEN)
     text = str(sidebayes.compare({"read": read, "held": held}))
     assert "among read and held, as read is described by a sample of the rows" in text
-    assert "posteriors differ" not in text
+    assert "whose posteriors are of different" not in text
