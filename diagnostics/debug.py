@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -52,13 +51,15 @@ from sidebayes.guides.engines.problem.values import (
 )
 from sidebayes.guides.engines.steps.starts import with_density
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
-from sidebayes.models.blocks.roles import function_of, signature_of
+from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from sidebayes.common.arrays import plain_array
 from sidebayes.common.magnitudes import counted
+
+from .model_errors import arguments_taken, finding_and_remedy, on_one_line, place_of
 
 __all__ = ["DebugReport", "Rung", "debug"]
 
@@ -150,7 +151,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     try:
         signature = signature_of(model)
     except (TypeError, ValueError) as error:
-        yield Rung("trace", "fail", *_split(error))
+        yield Rung("trace", "fail", *finding_and_remedy(error))
         return
     roles = {role.name: role.kind for role in signature.data}
     order = [role.name for role in signature.data]
@@ -185,8 +186,8 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
             traces, points, admitted, log_weights = _runs(problem, seed)
         check_sites(traces[0])
     except Exception as error:  # a user's model raises whatever it raises
-        place = _where(error, model) or _unfit(model, args, kwargs)
-        yield Rung("trace", "fail", f"{type(error).__name__}: {_one_line(error)}", place)
+        place = place_of(error, model) or arguments_taken(model, args, kwargs)
+        yield Rung("trace", "fail", f"{type(error).__name__}: {on_one_line(error)}", place)
         return
     trace = traces[0]
     latent = {n: s for n, s in trace.items() if _is_latent(s)}
@@ -214,8 +215,8 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
                 yield Rung(
                     name,
                     "fail",
-                    f"{type(error).__name__}: {_one_line(error)}",
-                    _where(error, model),
+                    f"{type(error).__name__}: {on_one_line(error)}",
+                    place_of(error, model),
                 )
                 return
 
@@ -244,7 +245,7 @@ def _links(values: tuple, size: int, num_clusters: int | None) -> Iterator[Rung]
         try:
             report = links.check(links.num_points or size, num_clusters)
         except ValueError as error:
-            yield Rung("links", "fail", _one_line(error), "drop one of them, or make it soft")
+            yield Rung("links", "fail", on_one_line(error), "drop one of them, or make it soft")
         else:
             yield Rung("links", "ok", "; ".join(str(report).splitlines()))
 
@@ -333,7 +334,7 @@ def _indices(problem: Problem, points: list[dict[str, Array]]) -> Rung:
     try:
         check_indices(problem)
     except ValueError as error:
-        return Rung("indices", "fail", *_split(error, ": "))
+        return Rung("indices", "fail", *finding_and_remedy(error, ": "))
     return Rung("indices", "ok", "no index from the data is out of range")
 
 
@@ -429,38 +430,3 @@ def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
             f"use {it}, or drop {it} from the model",
         )
     return Rung("arguments", "ok", "all enter the density")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
-
-
-def _split(error: Exception, at: str = "; ") -> tuple[str, str]:
-    """Return what an error says, and the remedy that follows it."""
-    finding, _, remedy = _one_line(error).rpartition(at)
-    return finding, remedy
-
-
-def _where(error: Exception, model: Callable) -> str:
-    """Return the line of the model's own file where the error, or its cause, occurred."""
-    try:
-        own = inspect.getfile(function_of(model))
-    except TypeError:
-        return ""
-    tracebacks = [one.__traceback__ for one in (error, error.__cause__) if one is not None]
-    frames = [f for one in tracebacks for f in traceback.extract_tb(one) if f.filename == own]
-    if not frames:
-        return ""
-    return f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line or 'no source'}"
-
-
-def _unfit(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:
-    """Return what a model takes, if these arguments are others."""
-    taken = inspect.signature(model)
-    try:
-        taken.bind(*args, **kwargs)
-    except TypeError:
-        bare = [p.replace(annotation=p.empty) for p in taken.parameters.values()]
-        shown = taken.replace(parameters=bare, return_annotation=taken.empty)
-        return f"check the arguments against {getattr(function_of(model), '__name__', 'the model')}{shown}"
-    return ""
