@@ -179,8 +179,10 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
             {name: convert(value, name, as_floats) for name, value in kwargs.items()},
         )
 
+    problem, with_floats = made(""), made("b")
     # truth values are floats where a model runs with these alone, as in a fit
-    problem = made("" if _runs_at_all(made("")) or not _runs_at_all(made("b")) else "b")
+    if not _runs_at_all(problem) and _runs_at_all(with_floats):
+        problem = with_floats
     try:
         with explaining_integers():
             traces, points, admitted, log_weights = _runs(problem, seed)

@@ -376,10 +376,9 @@ def effective_size(weights: NDArray, points: NDArray) -> float:
         Weights that sum to one.
     points : ndarray, shape (num_draws, num_coordinates)
     """
-    least = 1 / np.square(weights).sum()
-    for column in points.T:
-        own = weights[np.argsort(column)]
-        square = ndtri((np.cumsum(own) - own / 2).clip(1e-12, 1 - 1e-12)) ** 2
-        if (bulk := own @ square) > 0:  # else one draw has all the weight
-            least = min(least, bulk / (own**2 @ square))
-    return float(least)
+    own = weights[np.argsort(points, axis=0)]
+    square = ndtri((np.cumsum(own, axis=0) - own / 2).clip(1e-12, 1 - 1e-12)) ** 2
+    bulk = (own * square).sum(axis=0)
+    known = bulk > 0  # else one draw has all the weight
+    by_coordinate = bulk[known] / (own**2 * square).sum(axis=0)[known]
+    return float(by_coordinate.min(initial=1 / np.square(weights).sum()))
