@@ -31,10 +31,10 @@ from sidebayes.guides.engines.problem.density import (
     traced,
     unconstrained_start,
 )
+from sidebayes.guides.engines.problem.explained import explaining_integers
 from sidebayes.guides.engines.problem.honoured import (
     Honoured,
     check_sites,
-    explaining_integers,
     is_factor,
     is_outcome,
     live_inputs,
@@ -42,8 +42,8 @@ from sidebayes.guides.engines.problem.honoured import (
 from sidebayes.guides.engines.problem.units import unread_parameters
 from sidebayes.guides.engines.problem.values import (
     admitted_values,
-    check_integers,
     evaluated,
+    floats_where_borne,
     mixing_log_weights,
     moving_sites,
     outside_support,
@@ -156,7 +156,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     roles = {role.name: role.kind for role in signature.data}
     order = [role.name for role in signature.data]
 
-    def convert(value: Any, name: str, as_floats: str = "") -> Any:
+    def convert(value: Any, name: str) -> Any:
         if isinstance(value, Links):
             points = value.num_points or (joined[0].num_groups if joined else size)
             return as_label_graph(value, points, kwargs.get("num_clusters"))
@@ -164,25 +164,25 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
             return Groups(value)
         if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
             return PartialLabels(np.asarray(value))
-        if roles.get(name) == "table" and value is not None:
-            table = plain_array(name, value)  # may be a data frame, say
-            return jnp.asarray(table.astype(float) if table.dtype.kind in as_floats else table)
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
     named = [(value, order[n] if n < len(order) else "") for n, value in enumerate(args)]
     joined = [convert(v, n) for v, n in named if roles.get(n) == "groups"]
 
-    def made(as_floats: str) -> Problem:
+    def made(tables: dict[str, np.ndarray]) -> Problem:
+        as_given = {name: jnp.asarray(table) for name, table in tables.items()}
         return Problem(
             model,
-            tuple(convert(value, name, as_floats) for value, name in named),
-            {name: convert(value, name, as_floats) for name, value in kwargs.items()},
+            tuple(as_given.get(name, convert(value, name)) for value, name in named),
+            {name: as_given.get(name, convert(value, name)) for name, value in kwargs.items()},
         )
 
-    problem, with_floats = made(""), made("b")
-    # truth values are floats where a model runs with these alone, as in a fit
-    if not _runs_at_all(problem) and _runs_at_all(with_floats):
-        problem = with_floats
+    tables = {
+        name: plain_array(name, value)  # may be a data frame, say
+        for name, value in {**{name: value for value, name in named}, **kwargs}.items()
+        if roles.get(name) == "table" and value is not None
+    }
+    problem = made(floats_where_borne(tables, made))
     try:
         with explaining_integers():
             traces, points, admitted, log_weights = _runs(problem, seed)
@@ -221,14 +221,6 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
                     place_of(error, model),
                 )
                 return
-
-
-def _runs_at_all(problem: Problem) -> bool:
-    try:
-        check_integers(problem)
-    except Exception:  # a user's model raises whatever it raises
-        return False
-    return True
 
 
 def _num_points(args: tuple, kwargs: Mapping[str, Any]) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable
-from sidebayes.guides.engines.problem.honoured import IntegersNeededError
-from sidebayes.guides.engines.problem.values import check_integers
+from sidebayes.guides.engines.problem.values import floats_where_borne
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Signature, function_of, signature_of
 from sidebayes.models.blocks.side_information.groups import Groups
@@ -277,41 +277,23 @@ def read_arguments(
     for option, note in signature.chosen:
         if options.get(option) is None and (own := note.choose(stated, options)) is not None:
             options = {**options, option: own}
-    checked = _floats_where_borne(model, name, checked, options)
+    checked = _as_model_takes(model, name, checked, options)
     return Arguments(given, checked, checks.check_dims(signature, checked), options, columns)
 
 
-def _floats_where_borne(
+def _as_model_takes(
     model: Callable[..., None], name: str, data: dict[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Data whose integers are floats, except in tables that the model uses as categories or indices.
-
-    Truth values stay such, unless the model runs with floats alone: with these it takes no ``~``, which of
-    integers would be another. Integers stay where outcomes are left out, without which the model cannot be
-    run to tell.
-    """
+    """Data as `floats_where_borne`; unchanged where outcomes are left out, without which nothing runs."""
     if any(
         role.required and role.name not in data for role in signature_of(model).of_kind("table")
     ):
         return data
 
-    def refusal(given: dict[str, Any]) -> Exception | None:
-        run = Run(method=name, model=model, data=given, options=options, engine=Engine())
-        try:
-            with run.precision:
-                check_integers(run.problem)
-        except Exception as error:  # which the fit tells
-            return error
-        return None
-
-    kinds = {n: v.dtype.kind for n, v in data.items() if isinstance(v, np.ndarray)}
-    truths = {n: data[n].astype(float) for n, kind in kinds.items() if kind == "b"}
-    if truths and refusal(data) is not None and refusal(data | truths) is None:
-        data = data | truths
-    for table in (n for n, kind in kinds.items() if kind == "i"):
-        floats = {**data, table: data[table].astype(float)}
-        data = data if isinstance(refusal(floats), IntegersNeededError) else floats
-    return data
+    tables = {n: v for n, v in data.items() if isinstance(v, np.ndarray)}
+    run = Run(method=name, model=model, data=data, options=options, engine=Engine())
+    with run.precision:
+        return data | floats_where_borne(tables, lambda own: replace(run, data=data | own).problem)
 
 
 def _learned_columns(

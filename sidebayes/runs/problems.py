@@ -36,8 +36,8 @@ from sidebayes.guides.engines.problem.density import (
     trace_model,
     traced,
 )
+from sidebayes.guides.engines.problem.explained import explaining_numbers
 from sidebayes.guides.engines.problem.honoured import (
-    explaining_numbers,
     is_factor,
     is_outcome,
     live_inputs,

@@ -194,3 +194,13 @@ def test_part_of_a_function_goes_by_its_name():
     with pytest.raises(TypeError, match="^base lacks data"):
         fit(partial(base, width=2.0), engine="map")
     assert debug(partial(base, width=2.0), X).ok
+
+
+def test_integers_are_floats_as_in_a_fit():
+    def model(time: Annotated[ArrayLike, "rows"], event: Annotated[ArrayLike, "rows"]):
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        numpyro.factor("log_density", jnp.where(~event, 0.0, jnp.log(rate)) - rate * time)
+
+    time, event = np.array([0.5, 2.0, 1.0]), np.array([True, False, True])
+    assert debug(model, time, event).ok
+    assert "values.astype(bool)" in debug(model, time, event.astype(int))["trace"].finding

@@ -13,8 +13,8 @@ from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_value
 from numpyro.infer.util import log_density
 from sidebayes.diagnostics.trust.scores import purity_f_score
+from sidebayes.guides.code_length import code_length
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.guides.engines.symmetries.ends import distinct_ends
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph

@@ -10,8 +10,8 @@ import pytest
 from numpyro import handlers
 from scipy.special import log_softmax
 from sidebayes.diagnostics.trust.scores import accuracy
+from sidebayes.guides.code_length import code_length
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import log_joint, trace_model
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph

@@ -22,14 +22,8 @@ from sidebayes.models.blocks.manifolds.circles import Wound, is_circular
 from ..base import Problem
 from ..plumbing.indicators import map_onto
 from ..plumbing.programs import tracing, unchecked
-from .honoured import (
-    Honoured,
-    check_sites,
-    check_unset,
-    explaining_numbers,
-    naming_site,
-    naming_text,
-)
+from .explained import explaining_numbers, naming_site, naming_text
+from .honoured import Honoured, check_sites, check_unset
 
 __all__ = [
     "abstract_trace",

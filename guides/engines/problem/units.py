@@ -23,7 +23,8 @@ from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from ..base import Problem
 from .declared import collapsed_of, collapsed_sites
 from .density import abstract_trace, is_individual, is_latent
-from .honoured import explaining_integers, is_factor, is_outcome
+from .explained import explaining_integers
+from .honoured import is_factor, is_outcome
 from .values import evaluated, trace_anywhere
 
 __all__ = [

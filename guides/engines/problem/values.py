@@ -30,15 +30,8 @@ from .density import (
     sum_log_prob,
     traced,
 )
-from .honoured import (
-    IntegersNeededError,
-    explaining_integers,
-    explaining_numbers,
-    is_factor,
-    is_outcome,
-    live_inputs,
-    mask_of,
-)
+from .explained import IntegersNeededError, explaining_integers, explaining_numbers
+from .honoured import is_factor, is_outcome, live_inputs, mask_of
 
 __all__ = [
     "admitted_values",
@@ -46,6 +39,7 @@ __all__ = [
     "check_start",
     "check_values",
     "evaluated",
+    "floats_where_borne",
     "may_vanish",
     "mixing_log_weights",
     "moving_sites",
@@ -279,6 +273,31 @@ def check_integers(problem: Problem) -> None:
 
     with explaining_numbers():
         jax.eval_shape(look)
+
+
+def floats_where_borne(
+    tables: dict[str, np.ndarray], problem_of: Callable[[dict[str, np.ndarray]], Problem]
+) -> dict[str, np.ndarray]:
+    """Tables whose integers are floats, except those that the model uses as categories or indices.
+
+    Truth values stay such, unless the model runs with floats alone: with these it takes no ``~``, which of
+    integers would be another.
+    """
+
+    def refusal(given: dict[str, np.ndarray]) -> Exception | None:
+        try:
+            check_integers(problem_of(given))
+        except Exception as error:  # which the fit tells
+            return error
+        return None
+
+    truths = {n: table.astype(float) for n, table in tables.items() if table.dtype.kind == "b"}
+    if truths and refusal(tables) is not None and refusal(tables | truths) is None:
+        tables = tables | truths
+    for name in (n for n, table in tables.items() if table.dtype.kind == "i"):
+        floats = {**tables, name: tables[name].astype(float)}
+        tables = tables if isinstance(refusal(floats), IntegersNeededError) else floats
+    return tables
 
 
 def _check_types(trace: Mapping[str, dict]) -> None:

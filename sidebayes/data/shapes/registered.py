@@ -36,6 +36,9 @@ _CANDIDATES = 16
 _MOST_POINTS = 256
 """Points of an individual that are looked at for this."""
 
+_MOVING = 1e-4
+"""Movement of predicted landmarks per round, in sizes of the shapes, that is warned of."""
+
 _LEAST_MODES = 2
 """Directions of a chart of landmarks that is not told how many: one leading, one that is not."""
 
@@ -152,8 +155,9 @@ def register_points(
     Warns
     -----
     SideBayesWarning
-        As for `Landmarks.aligned`; also if landmarks look reflected beside a given reference, or if a
-        point lies far from all others of its individual.
+        As for `Landmarks.aligned`; also if landmarks look reflected beside a given reference, if a
+        point lies far from all others of its individual, or if the prediction of missing landmarks
+        has not converged.
     """
     points = _points(x, subjects)
     if num_points is not None:
@@ -292,7 +296,14 @@ def _of_landmarks(
 ) -> RegisteredPoints:
     """Landmarks, some of which may be missing, on their mean or a reference that is given."""
     found = points.aligned()
-    whole = completed(found.completed, points.present)
+    whole, moved = completed(found.completed, points.present)
+    if moved > _MOVING:
+        gone = 1 - points.present.mean()
+        warn_user(
+            f"missing landmarks, {gone:.0%} of all, are not told well by those that are seen: their "
+            f"predicted places still move by {moved:.1g} of the size of a shape per round. Drop individuals "
+            "and landmarks of which much is missing"
+        )
     if reference is not None:
         given = _checked(reference, found.mean.shape[1], len(found.mean))
         _warn_beside(points, given)

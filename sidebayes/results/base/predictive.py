@@ -20,12 +20,8 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled, structure
 from sidebayes.guides.engines.problem.declared import site_axes
 from sidebayes.guides.engines.problem.density import abstract_trace, site_log_prob, trace_model
-from sidebayes.guides.engines.problem.honoured import (
-    explaining_integers,
-    in_scan,
-    is_factor,
-    is_outcome,
-)
+from sidebayes.guides.engines.problem.explained import explaining_integers
+from sidebayes.guides.engines.problem.honoured import in_scan, is_factor, is_outcome
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.starts import random_keys
 from sidebayes.models.blocks.collapsed import DrawsData, Fitted, unexpanded

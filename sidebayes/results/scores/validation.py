@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from sidebayes.diagnostics.tree import pooled_draws
+from sidebayes.guides.code_length import code_length
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.declared import individual_sites
 from sidebayes.guides.engines.problem.units import (
     Layout,

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from sidebayes.guides.code_length import code_length
 from sidebayes.guides.engines.base import Evidence, Problem
 from sidebayes.guides.engines.plumbing.programs import unchecked
-from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.guides.pfgl import prototype_code_length
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels

@@ -13,11 +13,19 @@ from .similarity import moves
 
 __all__ = ["completed"]
 
-_ROUNDS = 200
-"""Maximum number of rounds; fewer than thirty usually suffice."""
+_CYCLES = 500
+"""Maximum number of pairs of rounds; fewer than a hundred suffice where a third is missing."""
 
 _SETTLED = 1e-6
 """Movement of predicted landmarks, in sizes of the shapes, at which rounds end."""
+
+_NEARLY = 1e-4
+"""The same, at which a further direction is taken."""
+
+_LONGEST = 30.0
+"""Maximum length of an extrapolated step, in rounds."""
+
+_TINY = np.finfo(np.float64).tiny
 
 _SMALL = 1e-9
 """Variance of the noise, relative to that of the shapes, and of the prior of place, size and rotation
@@ -26,7 +34,9 @@ relative to the rows, below which systems are singular."""
 _logs = jax.jit(log)
 
 
-def completed(shapes: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
+def completed(
+    shapes: NDArray[np.float64], present: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], float]:
     r"""Shapes with missing landmarks predicted by the principal directions of all shapes.
 
     Each round aligns the completed shapes with their mean. It then finds the scores of each
@@ -40,7 +50,8 @@ def completed(shapes: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArra
     component analysis (Josse and Husson 2012), for shapes. Predictions count as observed in the
     next round, so that variances come out somewhat small. Directions are those whose singular value
     exceeds what noise alone would give (Gavish and Donoho 2014); if there are none, missing
-    landmarks are those of the mean.
+    landmarks are those of the mean. Every second round is extrapolated by a squared step (Varadhan
+    and Roland 2008).
 
     Parameters
     ----------
@@ -50,33 +61,47 @@ def completed(shapes: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArra
 
     Returns
     -------
-    ndarray, like `shapes`
+    completed : ndarray, like `shapes`
         The same up to place, size and rotation of each individual where nothing is missing.
+    moved : float
+        Distance by which predicted landmarks still moved in the last round, in sizes of the shapes.
     """
     some = ~present.all(axis=1)
     if not some.any():
-        return shapes
-    seen, number = present[some][..., None], 0
-    for _ in range(_ROUNDS):
-        with jax.enable_x64(True):
-            found = procrustes(jnp.asarray(shapes))
-            tangents = np.asarray(_logs(found.mean, found.shapes))
-            basis = horizontal_basis(found.mean)
-            barred = np.asarray(moves(found.mean))
-        shapes, mean = np.asarray(found.shapes), np.asarray(found.mean)
-        predicted, wanted = _predicted(tangents, some, seen, basis, barred, number)
-        # in the frame in which the individual lies now
-        angle = np.linalg.norm(tangents[some], axis=(1, 2), keepdims=True)
-        there = np.cos(angle) * mean + np.sinc(angle / np.pi) * predicted
-        new = np.where(seen, shapes[some], there)
-        moved = np.abs(new - shapes[some]).max()
-        shapes = shapes.copy()
-        shapes[some] = new
-        if moved < _SETTLED:
+        return shapes, 0.0
+    seen, number, moved = present[some][..., None], 0, np.inf
+    for _ in range(_CYCLES):
+        shapes, first, wanted = _round(shapes, some, seen, number)
+        moved = float(np.abs(first).max())
+        if moved < (_SETTLED if wanted <= number else _NEARLY):
             if wanted <= number:
                 break
             number += 1
-    return shapes
+            continue
+        shapes, second, _ = _round(shapes, some, seen, number)
+        bend = np.linalg.norm(second - first)
+        length = np.clip(np.linalg.norm(first) / max(bend, _TINY), 1.0, _LONGEST)
+        shapes[some] += 2 * (length - 1) * first + (length**2 - 1) * (second - first)
+    return shapes, moved
+
+
+def _round(
+    shapes: NDArray[np.float64], some: NDArray, seen: NDArray, number: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Shapes with predictions from `number` directions, their steps, and the directions beyond noise."""
+    with jax.enable_x64(True):
+        found = procrustes(jnp.asarray(shapes))
+        tangents = np.asarray(_logs(found.mean, found.shapes))
+        basis = horizontal_basis(found.mean)
+        barred = np.asarray(moves(found.mean))
+    shapes, mean = np.array(found.shapes), np.asarray(found.mean)
+    predicted, wanted = _predicted(tangents, some, seen, basis, barred, number)
+    # in the frame in which the individual lies now
+    angle = np.linalg.norm(tangents[some], axis=(1, 2), keepdims=True)
+    there = np.cos(angle) * mean + np.sinc(angle / np.pi) * predicted
+    step = np.where(seen, 0.0, there - shapes[some])
+    shapes[some] += step
+    return shapes, step, wanted
 
 
 def _predicted(

@@ -10,8 +10,8 @@ import numpy as np
 import numpyro.distributions as dist
 from sidebayes.models.blocks.block_facts import HasCodeLength
 
-from ..base import Problem
-from .density import bijector_of, latent_sites, trace_model
+from .engines.base import Problem
+from .engines.problem.density import bijector_of, latent_sites, trace_model
 
 __all__ = ["code_length"]
 
