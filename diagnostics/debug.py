@@ -170,12 +170,11 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     joined = [convert(v, n) for v, n in named if roles.get(n) == "groups"]
 
     def made(tables: dict[str, np.ndarray]) -> Problem:
-        as_given = {name: jnp.asarray(table) for name, table in tables.items()}
-        return Problem(
-            model,
-            tuple(as_given.get(name, convert(value, name)) for value, name in named),
-            {name: as_given.get(name, convert(value, name)) for name, value in kwargs.items()},
-        )
+        def one(value: Any, name: str) -> Any:
+            return jnp.asarray(tables[name]) if name in tables else convert(value, name)
+
+        args = tuple(one(value, name) for value, name in named)
+        return Problem(model, args, {name: one(value, name) for name, value in kwargs.items()})
 
     tables = {
         name: plain_array(name, value)  # may be a data frame, say

@@ -195,7 +195,9 @@ def test_missing_landmarks_are_predicted_from_how_shapes_vary():
 def test_predictions_that_have_not_converged_are_warned_of(monkeypatch):
     marks = sb.Landmarks.from_array(with_holes(bent(np.linspace(-0.5, 0.5, 20))))
     monkeypatch.setattr("sidebayes.models.blocks.manifolds.point_clouds.completion._CYCLES", 1)
-    with pytest.warns(sb.SideBayesWarning, match="of all, are not told well by those that are seen"):
+    with pytest.warns(
+        sb.SideBayesWarning, match="of all, are not told well by those that are seen"
+    ):
         sb.register_points(marks)
 
 
