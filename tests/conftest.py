@@ -43,7 +43,7 @@ The library lets go at a half, within a test, and what is compiled again there i
 DEAR = dict(
     line.split("|") for line in Path(__file__).with_name("dear.txt").read_text("utf-8").splitlines()
 )
-"""Tests that take longest and repeat another at another size, and what stands for them by default."""
+"""Tests that take long, and what stands for them by default: others reach nearly all the same lines."""
 
 
 def pytest_collection_modifyitems(items):
