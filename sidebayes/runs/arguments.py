@@ -15,7 +15,7 @@ from sidebayes.guides.engines.expectation_maximisation.streamed_data import Stre
 from sidebayes.guides.engines.problem.values import floats_where_borne
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Signature, function_of, signature_of
-from sidebayes.models.blocks.side_information.groups import Groups
+from sidebayes.models.blocks.side_information.groups import Groups, refuse_mixed_orders
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import names_of_classes
 
@@ -365,6 +365,10 @@ def read_run(
             warn_of_far_rows(one, values, frames=frames, by_length=role.of_kernel, names=own)
     unit = signature.unit_of(read.data) or ""
     checks.check_order("truth", truth, unit, read.data)
+    rows = {
+        r.name: read.given.get(r.name) for r in signature.data if r.runs_over(read.data) == unit
+    }
+    refuse_mixed_orders(**rows, truth=truth)
     owner = read.data.get(unit)
     groups = (unit, len(owner.codes)) if isinstance(owner, Groups) else None
     return Run(

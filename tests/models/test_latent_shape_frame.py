@@ -192,6 +192,20 @@ def test_missing_landmarks_are_predicted_from_how_shapes_vary():
     np.testing.assert_array_equal(completed(x, np.ones_like(present))[0], x)
 
 
+def test_the_chart_has_all_directions_beyond_noise():
+    """The third has less than five hundredths of the variance, and much more than noise has."""
+    rng = np.random.default_rng(11)
+    angle = np.linspace(0, 2 * np.pi, 6, endpoint=False)
+    parts = rng.normal(size=(3, 6, 2))
+    spread = rng.normal(size=(24, 3)) * [0.1, 0.05, 0.03]
+    shapes = np.c_[1.5 * np.cos(angle), np.sin(angle)] + np.tensordot(spread, parts, 1)
+    measured = shapes + 0.01 * rng.normal(size=shapes.shape)
+    assert sb.shape_chart(measured).shape[2] - 1 == 2
+    assert sb.register_points(sb.Landmarks.from_array(measured)).chart.shape[2] - 1 == 3
+    one = bent(np.linspace(-0.5, 0.5, 20))  # without noise
+    assert sb.register_points(sb.Landmarks.from_array(one)).chart.shape[2] - 1 == 2
+
+
 def test_predictions_that_have_not_converged_are_warned_of(monkeypatch):
     marks = sb.Landmarks.from_array(with_holes(bent(np.linspace(-0.5, 0.5, 20))))
     monkeypatch.setattr("sidebayes.models.blocks.manifolds.point_clouds.completion._CYCLES", 1)

@@ -25,10 +25,12 @@ from .covariates import warn_of_nothing_left
 
 __all__ = [
     "ShapeChart",
+    "beyond_noise",
     "check_outline",
     "check_shapes",
     "choose_chart",
     "configurations",
+    "directions_beyond_noise",
     "shape_chart",
     "shape_coordinates",
     "spacing",
@@ -38,6 +40,9 @@ __all__ = [
 
 _SHARE = 0.95
 """Share of the variance that the directions of a chart explain by default."""
+
+_NOTHING = 1e-6
+"""Singular value, relative to the first, below which there is neither variation nor noise."""
 
 _SAME = 1e-9
 """Spread of shapes, in radians, below which they count as constant."""
@@ -242,6 +247,22 @@ def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.
     else:
         number = check_integer("num_modes", num_modes, 1, basis.shape[1] + 1)
     return _table(mean, basis @ directions[:number].T)
+
+
+def directions_beyond_noise(shapes: NDArray[np.float64]) -> int:
+    """Number of principal directions in which shapes vary by more than noise; see `beyond_noise`."""
+    mean = align_landmarks(shapes, np.arange(len(shapes))).mean
+    _, coordinates = _everywhere(mean, shapes)
+    centred = coordinates - coordinates.mean(axis=0)
+    return beyond_noise(np.linalg.svd(centred, compute_uv=False), *centred.shape)
+
+
+def beyond_noise(values: NDArray[np.float64], num_subjects: int, num_directions: int) -> int:
+    """Number of singular values above those of noise of unknown variance (Gavish and Donoho 2014)."""
+    values = values[: min(num_subjects - 1, num_directions)]  # about the mean
+    ratio = min(num_subjects, num_directions) / max(num_subjects, num_directions)
+    threshold = 0.56 * ratio**3 - 0.95 * ratio**2 + 1.82 * ratio + 1.43
+    return int((values > max(threshold * np.median(values), _NOTHING * values[0])).sum())
 
 
 def whole_chart(reference: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,7 +16,11 @@ from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
 from sidebayes.models.blocks.manifolds.point_clouds.completion import completed
 from sidebayes.models.blocks.manifolds.point_clouds.registration import register
 from sidebayes.models.blocks.manifolds.preshape import nearest_rotation
-from sidebayes.models.blocks.manifolds.shape_chart import shape_chart, whole_chart
+from sidebayes.models.blocks.manifolds.shape_chart import (
+    directions_beyond_noise,
+    shape_chart,
+    whole_chart,
+)
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from ...common.arrays import real_array, refuse_gaps
@@ -137,8 +141,9 @@ def register_points(
         Number of points of the reference, 64 by default; landmarks, or a `reference`, have their
         own number.
     num_modes : int, optional
-        Number of directions of the chart for landmarks, see `shape_chart`; by default at least two,
-        as `latent_shape` needs. Charts of points have all directions of the space of shapes.
+        Number of directions of the chart for landmarks, see `shape_chart`; by default also all in
+        which shapes vary by more than noise (Gavish and Donoho 2014), and at least two, as
+        `latent_shape` needs. Charts of points have all directions of the space of shapes.
     reference : array_like, shape (num_points, num_axes), optional
         Points of a fixed reference, in any unit, in the orientation that the result should have.
 
@@ -309,8 +314,9 @@ def _of_landmarks(
         _warn_beside(points, given)
         whole = _laid_on(whole, given)
     chart = shape_chart(whole, num_modes)
-    if num_modes is None and chart.shape[2] <= _LEAST_MODES:
-        chart = shape_chart(whole, _LEAST_MODES)
+    least = max(_LEAST_MODES, directions_beyond_noise(whole))
+    if num_modes is None and chart.shape[2] <= least:
+        chart = shape_chart(whole, least)
     laid = _rows_of(points, _laid_on(points.to_array(), chart[..., 0]))
     return RegisteredPoints(*laid, chart, points.landmark_names)
 

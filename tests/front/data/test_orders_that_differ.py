@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import sidebayes as sb
+from sidebayes.runs.arguments import read_run
 
 FRAME = sb.simulate_decline("steps", 6, 4, seed=0)
 LINES = pd.DataFrame({"one": 1.0, "age": (FRAME["age"] - 80) / 10}, index=FRAME.index)
@@ -72,3 +73,11 @@ def test_points_with_their_classes_and_weights():
         sb.select_adaptation(x, labels, source_x=x, source_labels=moved(labels))
     with pytest.raises(ValueError, match=r"sample_weight.loc\[X.index\]"):
         sb.KernelPGA().fit(x, sample_weight=moved(pd.Series(np.arange(1.0, 13))))
+
+
+def test_classes_that_a_fit_is_compared_with():
+    x = pd.DataFrame(np.random.default_rng(0).normal(size=(12, 2)))
+    truth = pd.Series([0, 1] * 6)
+    with pytest.raises(ValueError, match=rf"truth has 11 at place 0, {AT} truth.loc\[x.index\]"):
+        read_run("gmm", (x,), {"num_clusters": 2}, "em", truth=moved(truth))
+    assert read_run("gmm", (x,), {"num_clusters": 2}, "em", truth=truth).truth is not None

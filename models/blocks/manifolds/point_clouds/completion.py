@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..preshape import horizontal_basis, log
 from ..procrustes import procrustes
+from ..shape_chart import beyond_noise
 from .similarity import moves
 
 __all__ = ["completed"]
@@ -111,7 +112,7 @@ def _predicted(
     middle = tangents.mean(axis=0)
     table = (tangents - middle).reshape(len(tangents), -1) @ basis
     _, values, directions = np.linalg.svd(table, full_matrices=False)
-    wanted = _beyond_noise(values, *table.shape)
+    wanted = beyond_noise(values, *table.shape)
     rest = max(table.shape[1] - number, 1) * len(table)
     noise = ((values[number:] ** 2).sum() + _SMALL * (values**2).sum()) / rest
     variance = np.maximum(values[:number] ** 2 / len(table) - noise, 0.0)
@@ -126,11 +127,3 @@ def _predicted(
     inner[:, range(number, len(inner[0])), range(number, len(inner[0]))] += _SMALL * flat.max()
     scores = np.linalg.solve(inner, np.einsum("ntaf,nta->nf", at, own)[..., None])[..., 0]
     return middle + np.einsum("taf,nf->nta", design, scores), wanted
-
-
-def _beyond_noise(values: NDArray, num_subjects: int, num_directions: int) -> int:
-    """Number of singular values above those of noise of unknown variance (Gavish and Donoho 2014)."""
-    values = values[: min(num_subjects - 1, num_directions)]  # about the mean
-    ratio = min(num_subjects, num_directions) / max(num_subjects, num_directions)
-    threshold = 0.56 * ratio**3 - 0.95 * ratio**2 + 1.82 * ratio + 1.43
-    return int((values > threshold * np.median(values)).sum())
