@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from arviz_stats.utils import ELPDData
     from matplotlib.figure import Figure
 
-__all__ = ["AskedFit", "Fitted", "FittedRun"]
+__all__ = ["AskedFit", "Fitted", "FittedRun", "suits"]
 
 
 class FittedRun(Protocol):
@@ -24,6 +24,10 @@ class FittedRun(Protocol):
     @property
     def model(self) -> Callable[..., None] | None:
         """The model; None where it is not known."""
+
+    @property
+    def card(self) -> Any:
+        """The card of the model; None without one."""
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -48,6 +52,12 @@ class FittedRun(Protocol):
     @property
     def sized_by_units(self) -> tuple[str, ...]:
         """Sites whose shape depends on the number of units."""
+
+
+def suits(run: FittedRun | None, engine: str) -> bool:
+    """Whether an engine can be advised; any can, of a model without a card."""
+    card = None if run is None else run.card  # draws made elsewhere have no run
+    return card is None or engine in card.engines
 
 
 class Fitted(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 
 from sidebayes.common.magnitudes import listed
 
-from ..fitted import Fitted
+from ..fitted import Fitted, suits
 from ..names import quoted
 from ..sites import numbered_sites
 from ..symmetry.distance import farthest
@@ -89,9 +89,10 @@ def _measure_peers(
         return notes
     if not rivals and _num_numbers(leader) <= _FEW:
         which = "here" if alone else f"of {' or '.join(map(quoted, peers))}"
+        smc = "one by SMC, or where the prior is improper " * suits(leader.run, "smc")
         notes.append(
             f"No fit {which} started at draws of the prior, so that none shows whether all missed a mode: "
-            "add one by SMC, or where the prior is improper a second run from other values (init)."
+            f"add {smc}a second run from other values (init)."
         )
     unlike = [name for name in rivals if rows[name]["trust"] == "differs"]
     if unlike:

@@ -11,7 +11,7 @@ from sidebayes.guides.engines.modes import starts_that_reached
 from sidebayes.models.blocks.components.few_points import MANY
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
-from ..fitted import Fitted
+from ..fitted import Fitted, suits
 from ..sites import is_label_dim, is_ordered, not_finite, point_sites, role_of
 from ..symmetry.invariants import chains_stay_apart, effective_draws, frozen_sites
 
@@ -130,10 +130,11 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
         said = f"The chains disagree{whatever} (R-hat {rhat:.2f})"
         from_prior = getattr(fit.config, "starts_at_prior", False)  # whose runs are no chains
         if not from_prior and chains_stay_apart(fit.tree):
+            other = "take SMC, which needs proper priors, or " * suits(fit.run, "smc")
             return "bad", (
                 f"{said}, and each agrees with itself: they are in modes of their own, between which "
                 "chains rarely cross whatever their length, so that the share of each mode is unknown; "
-                "take SMC, which needs proper priors, or tighten the prior."
+                f"{other}tighten the prior."
             )
         return "bad", f"{said}: they found different answers; {more}, or tighten the prior."
     if rhat > _RHAT or ess < _ESS_PER_CHAIN * sizes["chain"]:
@@ -215,7 +216,7 @@ def _points(fit: Fitted) -> list[str]:
     names, are = ", ".join(points), "is a point" if len(points) == 1 else "are points"
     return [
         f"{names} {are}: the result says nothing about the uncertainty there, and that of all other sites "
-        "is too small; use NUTS for draws of every site"
+        "is too small" + "; use NUTS for draws of every site" * suits(fit.run, "nuts")
     ]
 
 

@@ -51,7 +51,8 @@ def real_array(name: str, values: Any) -> NDArray[np.float64]:
     """
     if is_traced(values):
         raise TypeError(
-            f"{name} is a value that the model samples or computes, and has to be known before; pass numbers"
+            f"{name} is a value that the model samples or computes, or of an option annotated Held(), and "
+            "has to be known before; pass numbers, or leave Held() out of the annotation"
         )
     found = plain_array(name, values)
     text = found.dtype == object and any(isinstance(one, str | bytes) for one in found.flat)

@@ -86,8 +86,8 @@ Share = Annotated[float, Range(above=0, below=1)]
 def check_fields(config: Any) -> None:
     """Check the fields of a data class against their annotations, and give them the types declared.
 
-    Integers stand for floats, lists for tuples, and NumPy's scalars for Python's. Fields of other types
-    than numbers, truth values, text, and tuples of these are left alone.
+    Integers stand for floats, lists for tuples, and arrays of no axes and NumPy's scalars for Python's
+    values. Fields of other types than numbers, truth values, text, and tuples of these are left alone.
 
     Parameters
     ----------
@@ -185,6 +185,8 @@ def _read(value: Any, hint: Any) -> Any:
         return tuple(_read(one, args[0]) for one in value)
     if hint not in _TAKEN or (hint is float and is_traced(value) and np.shape(value) == ()):
         return value
+    if getattr(value, "shape", None) == () and not is_traced(value):
+        value = np.asarray(value)[()]  # of an array, NumPy's or JAX's
     if isinstance(value, bool | np.bool_) and hint in (int, float):
         raise _Unfit
     if not isinstance(value, _TAKEN[hint]):

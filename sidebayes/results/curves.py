@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -218,9 +219,9 @@ def _new_rows(fit: FitBase, new: Mapping[str, Any]) -> Run:
         if role.name in fit.run.data and role.name not in given and role.dims[0] in sizes:
             given[role.name] = Groups(np.arange(sizes[role.dims[0]]))
             sizes[role.name] = given[role.name].num_groups
-    filled = fill_tables(fit.run.with_data(given), sizes, fit.run.data)
+    run = fit.run.with_data(fill_tables(replace(fit.run, data=given), sizes, fit.run.data))
     warn_of_reading_others(fit, given)
-    return fit.run.with_data(filled)
+    return run
 
 
 def _centred_draws(fit: FitBase) -> dict[str, NDArray]:

@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import write_features
-from sidebayes.diagnostics.fitted import Fitted
+from sidebayes.diagnostics.fitted import Fitted, suits
 from sidebayes.diagnostics.links.broken import (
     certain_contradiction,
     links_against_labels,
@@ -159,7 +159,7 @@ def _remarks(run: Run, found: _Found) -> tuple[str, ...]:
     return (
         *said,
         f"{MISSED_MODE}, {below:.1f} below the highest in log density, so that its share of the posterior is "
-        "missing; run an engine that starts from the prior, such as SMC",
+        "missing" + "; run an engine that starts from the prior, such as SMC" * suits(run, "smc"),
     )
 
 

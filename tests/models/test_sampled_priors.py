@@ -1,5 +1,6 @@
 """Priors and numbers of blocks may be values of other sites: the density is that at the same numbers."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import jax
@@ -19,6 +20,7 @@ from sidebayes.guides.engines.problem.density import (
     traced,
 )
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
+from sidebayes.models.blocks.roles import Held
 from sidebayes.models.joint_survival import joint_survival
 from sidebayes.models.mixed_effects import mixed_effects
 from sidebayes.models.moe import moe
@@ -27,6 +29,7 @@ from sidebayes.models.sphere_mixture import sphere_mixture
 from sidebayes.models.trajectories import trajectories
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 RNG = np.random.default_rng(0)
 GROUPS = sb.Groups(np.repeat(np.arange(6), 4))
@@ -125,5 +128,27 @@ def test_updates_are_those_of_the_prior_that_is_sampled():
     ],
 )
 def test_what_has_to_be_known_is_named(make, name):
-    with pytest.raises(TypeError, match=f"{name}.* has to be known before; pass numbers"):
+    said = f"{name}.* has to be known before; pass numbers, or leave Held.. out"
+    with pytest.raises(TypeError, match=said):
         jax.eval_shape(lambda a: make(a) and a, 1.0)
+
+
+def sampled_association(spread, hazard):
+    numpyro.deterministic("a", replace(hazard, association=spread * jnp.ones(2)).association)
+
+
+def test_a_prior_with_a_sampled_field_is_made_of_one_that_is_an_option():
+    """Its cuts have to be known, and those of an option that programs take as an argument are not."""
+
+    def held(y: Annotated[ArrayLike, "rows"], *, hazard: Annotated[sb.HazardPrior, Held()]):
+        sampled_association(numpyro.sample("spread", dist.HalfNormal(2.0)), hazard)
+        numpyro.sample("y", dist.Normal(0.0, 1.0).expand([4]).to_event(1), obs=y)
+
+    def free(y: Annotated[ArrayLike, "rows"], *, hazard: sb.HazardPrior):
+        held(y, hazard=hazard)
+
+    hazard, engine = sb.HazardPrior([1.0], -1.0), at_one({"spread": 0.5, "a": [0.5, 0.5]})
+    given = {"hazard": hazard, "engine": engine, "progress": False}
+    sb.fit(free, np.zeros(4), **given)
+    with pytest.raises(TypeError, match=r"HazardPrior\(cuts=...\) .* leave Held\(\) out of"):
+        sb.fit(held, np.zeros(4), **given)

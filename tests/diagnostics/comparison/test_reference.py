@@ -1,5 +1,7 @@
 """Which fit others are measured against, and when none deserves it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -196,7 +198,12 @@ def test_a_mode_that_all_may_have_missed_is_spoken_of():
         return fit
 
     missed = "No fit here started at draws of the prior"
-    assert missed in str(compare_fits({"nuts": small(1), "hmc": small(2)}))
+    said = str(compare_fits({"nuts": small(1), "hmc": small(2)}))
+    assert missed in said
+    assert "add one by SMC, or where the prior is improper a second run from" in said
+    one, two = small(1), small(2)
+    one.run.card = two.run.card = SimpleNamespace(engines=("nuts", "hmc"))
+    assert "a mode: add a second run from" in str(compare_fits({"nuts": one, "hmc": two}))
     other = small(3, engine="smc", evidence=-700.0, error=0.5)
     other.tree.attrs["sidebayes_identity"] = "another model"
     both = compare_fits({"nuts": small(1), "hmc": small(2), "smc": other})

@@ -1,6 +1,7 @@
 """What a verdict refuses to call good, and how lower modes are told apart."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -185,6 +186,28 @@ def test_chains_in_modes_of_their_own_are_told_from_short_ones(engine, drift, sa
     level, sentence = verdict(fit)
     assert level == "bad"
     assert said in sentence
+
+
+@pytest.mark.parametrize(
+    ("engines", "said"),
+    [
+        (("nuts", "smc"), "is unknown; take SMC, which"),
+        (("nuts",), "is unknown; tighten the prior."),
+    ],
+)
+def test_smc_is_advised_where_the_method_has_it(engines, said):
+    fit = sampled(4, 300)
+    fit.tree["posterior"]["flip_rate"][2:] += 6.0
+    fit.run.card = SimpleNamespace(engines=engines)
+    assert said in verdict(fit)[1]
+
+
+@pytest.mark.parametrize("engines", [("svi", "nuts"), ("svi",)])
+def test_nuts_is_advised_where_the_method_has_it(engines):
+    fit = climbed(SETTLED, SETTLED)
+    fit.tree["fit_info"].attrs["points"] = '["flip_rate"]'
+    fit.run.card = SimpleNamespace(engines=engines)
+    assert ("is too small; use NUTS" in verdict(fit)[1]) == ("nuts" in engines)
 
 
 @pytest.mark.parametrize("engine", [SVI(), Pathfinder()])

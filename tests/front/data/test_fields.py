@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from types import NoneType
 from typing import get_args, get_type_hints
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Engine
@@ -156,6 +157,25 @@ def test_priors_of_mixed_effects(make, given, message):
 def test_probability_of_an_interval(probability):
     with pytest.raises(ValueError, match="probability = .*expected a finite number between 0 and"):
         check_probability(probability)
+
+
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_arrays_without_axes_stand_for_their_values(array):
+    prior = sb.HazardPrior([], array(-2.0), array(3))
+    effects = sb.EffectsPrior([0.0], [1.0], [1.0], array(1.0), concentration=array(2.0))
+    found = (
+        prior.level,
+        prior.level_scale,
+        effects.concentration,
+        sb.EM(max_steps=array(7)).max_steps,
+    )
+    assert found == (-2.0, 3.0, 2.0, 7)
+    assert [type(one) for one in found] == [float, float, float, int]
+    for wrong in (array(np.nan), array(True), array([-2.0])):
+        with pytest.raises(ValueError, match="level="):
+            sb.HazardPrior([], wrong)
+    with pytest.raises(ValueError, match=r"max_steps="):
+        sb.EM(max_steps=array(7.0))
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64])

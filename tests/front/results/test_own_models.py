@@ -15,7 +15,8 @@ from sidebayes.diagnostics.symmetry.distance import farthest
 from sidebayes.diagnostics.symmetry.invariants import invariants
 
 import sidebayes as sb
-from tests.support.draws import Asked, Asking, Told, told
+from tests.probes.models import lines
+from tests.support.draws import Asked, Asking, Told, at_one, told
 
 QUICK = {"engine": sb.Laplace(num_restarts=1), "progress": False}
 
@@ -116,3 +117,24 @@ def test_fits_go_on_from_rows_of_length_one(tmp_path):
         with pytest.raises(Asked) as asked:
             sb.fit(correlated, y, init=start, engine=Asking(), progress=False)
         np.testing.assert_allclose(asked.value.init["root"], mean)
+
+
+def test_curves_of_a_model_whose_outcome_has_no_default():
+    """The model is run to lay its graph of links out."""
+    subjects, times = np.repeat(np.arange(4), 2), np.tile([0.0, 1.0], 4)
+    params = {
+        "weights": [0.5, 0.5],
+        "intercept": [0.0, 2.0],
+        "slope": [1.0, -1.0],
+        "noise": [0.1] * 2,
+    }
+    fit = sb.fit(
+        lines,
+        np.where(subjects % 2, times, 2 - times),
+        times,
+        subjects,
+        num_clusters=2,
+        engine=at_one(params),
+        progress=False,
+    )
+    assert fit.curves(times=[3.0])["mean"].tolist() == [3.0, -1.0]

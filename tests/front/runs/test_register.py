@@ -52,6 +52,14 @@ def test_a_method_is_listed(mine):
     assert "A mixture of mine" in CliRunner().invoke(app, ["list"]).stdout
 
 
+def test_engines_that_advise_another_are_listed_with_it():
+    """Their messages are the same for all methods."""
+    for one in CARDS.values():
+        draws = {"cavi", "gibbs", "laplace", "pathfinder", "smc", "svi"} & {*one.engines}
+        assert not draws or "nuts" in one.engines, one.name
+        assert "nested" not in one.engines or "smc" in one.engines, one.name
+
+
 def test_a_method_is_held_to_its_engines_and_links(mine):
     with pytest.raises(ValueError, match="engine 'map' does not suit tied"):
         sidebayes.fit("tied", X, num_clusters=2, engine="map")
