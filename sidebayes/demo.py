@@ -237,8 +237,8 @@ def _tell(
 ) -> Path:
     """Print the comparison, what the numbers say, and write the report."""
     import sidebayes
+    from sidebayes.diagnostics.comparison.doubts import doubts
     from sidebayes.diagnostics.pictures.report import write_report
-    from sidebayes.diagnostics.trust.doubts import doubts
 
     story = list(_story(fits, refused))
     # pictures are drawn in other processes while this one compares

@@ -15,9 +15,9 @@ from sidebayes.common.files import PAGE, check_writable, write_whole
 from sidebayes.common.magnitudes import shown
 
 from ..comparison.compare import Comparison, compare_fits, named_fits
+from ..comparison.doubts import converged, doubts, is_sampler
 from ..fitted import AskedFit, Fitted
 from ..sites import link_kind, tables_of
-from ..trust.doubts import converged, doubts, is_sampler
 from ..trust.facts import BADGES
 from ..trust.findings import lead_of
 from ..trust.modes import same_question

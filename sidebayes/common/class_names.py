@@ -69,9 +69,11 @@ def class_indices(
     Raises
     ------
     TypeError, ValueError
-        See `named_classes`; or if a class is not among `names`.
+        See `named_classes`, except that no class need be known; or if a class is not among `names`.
     """
-    codes, found = named_classes(values)
+    codes, found = _codes_and_names(values, "labels")
+    if not len(found):
+        return codes, names
     warn_of_marks("the column of classes", codes, found)
     if found.dtype.kind in "iuf":
         return np.where(codes < 0, -1, found.astype(np.int64)[codes]), names
@@ -115,6 +117,14 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
         On another shape, numbers that are not whole, if no class is known, or if -1 and 1 are the
         only values: then nobody can tell whether -1 is a class.
     """
+    codes, names = _codes_and_names(values, name)
+    if not len(names):
+        raise ValueError(f"{name} names no class of any point; name the classes of some")
+    return codes, names
+
+
+def _codes_and_names(values: Any, name: str) -> tuple[NDArray[np.int64], NDArray]:
+    """See `named_classes`; there are no names where no class is known."""
     known = ~np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else True
     array = name_array(name, np.ma.getdata(values) if isinstance(known, np.ndarray) else values)
     if array.ndim != 1:
@@ -138,9 +148,7 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
         refuse_plus_minus(name, numbers)
         known[known] = numbers != -1
         found = found[numbers != -1]
-    if not len(found):
-        raise ValueError(f"{name} names no class of any point; name the classes of some")
-    if found.dtype == object:
+    if len(found) and found.dtype == object:
         _refuse_mixed(name, found.set_axis(np.flatnonzero(known)))
     out = np.full(len(array), -1, np.int64)
     out[known], names = pd.factorize(found, sort=True)

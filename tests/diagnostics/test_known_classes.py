@@ -1,5 +1,6 @@
 """What known classes say of a fit that does not look at a row's own class."""
 
+from types import SimpleNamespace
 from typing import Annotated
 
 import jax
@@ -21,6 +22,7 @@ from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 import sidebayes as sb
+from sidebayes.results.base.known_classes import _Look, _unpredicted
 from tests.support.draws import Told, at_one
 
 RNG = np.random.default_rng(0)
@@ -131,6 +133,27 @@ def test_sentences():
 def test_known_classes_that_no_row_is_predicted_to_have(rows, seen, missed):
     label = np.concatenate([np.full(len(rows), -1), [0, 0, 0, 2]])
     assert unpredicted(np.eye(3)[[*rows, 0, 0, 0, 2]], label, np.eye(3)[seen]) == missed
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "every", "num_groups", "missed"),
+    [
+        (None, True, 1, {}),  # one class, which cannot be missed
+        (None, False, 1, {}),
+        (None, True, 2, {}),  # clusters of which there is no other row
+        (None, False, 2, {1: 2}),
+        (2, True, 2, {1: 2}),  # new rows get classes too
+    ],
+)
+def test_where_no_class_can_be_missed_nothing_is_said(num_classes, every, num_groups, missed):
+    label = np.array([0, 0, 0, 1, 1, 0]) % num_groups
+    stated = np.where(label[:, None] == np.arange(num_groups), 1.0, 0.0)
+    prob = np.eye(num_groups)[np.zeros(6, int)]
+    found = {"prob": prob, "label": label if every else np.where(np.arange(6) < 5, label, -1)}
+    found |= {"stated": stated, "joint": 9 * prob, "within": np.tile(np.eye(num_groups), (6, 1, 1))}
+    found = {name: value[None] for name, value in found.items()}
+    fn = SimpleNamespace(num_classes=num_classes)
+    assert _unpredicted(_Look("x", fn, {}, {}, found)) == missed
 
 
 def test_a_class_that_shares_its_component_with_a_larger_one_is_a_caution():

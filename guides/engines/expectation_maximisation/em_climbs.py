@@ -153,14 +153,15 @@ def result(
         else f"EM stopped at max_steps={max_steps} with more than tol={tol} to gain; "
         "raise max_steps or loosen tol"
     )
-    rivals = ends.best(value - excess, wanted), ends.best(value - prior - excess, wanted)
+    doubtful = wanted & (worth > worth[best]) & (excess > 0)
+    left = wanted & ~doubtful  # it is not the prior that decides against those set aside
+    rivals = ends.best(value - excess, left), ends.best(value - prior - excess, left)
     message += preferred_by_prior(value, prior, best, rivals)
     if remark:
         message += f"; {remark}"
     if lost.any():
         were = "was" if lost.sum() == 1 else "were"
         message += f"; {counted(lost.sum(), 'start')} that collapsed {were} set aside"
-    doubtful = wanted & (worth > worth[best]) & (excess > 0)
     if number := doubtful.sum():
         where, were = places[np.argmax(doubtful)], "was" if number == 1 else "were"
         message += f"; {counted(number, 'start')} that ended {where} {were} set aside"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
+from sidebayes.common.magnitudes import counted
 from sidebayes.common.warnings import warn_user
 
 from ..side_information.cells import cell
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 _logs = jax.jit(preshape.log)
+_FEWEST = 3
+"""Minimum number of landmarks of an individual; fewer lie on a line."""
 _FLAT = 1e-9
 """Relative singular value below which landmarks lie on a line."""
 _SAME = 1e-9
@@ -177,13 +180,18 @@ def refuse_degenerate(
             f"{axes + 1}"
         )
     count = present.sum(axis=1)
-    first = int(count.argmax())
-    common = count if has_reference else (present & present[first]).sum(axis=1)
-    if common.min() < axes:
-        beside = "" if has_reference else f" in common with {names[first]!r}, which has the most"
+    if (least := count.min()) < _FEWEST:
+        are = "is" if least == 1 else "are"
         raise ValueError(
-            f"individual {names[common.argmin()]!r} has {common.min()} landmarks{beside}; at least {axes} "
-            "are needed: drop it, or measure more"
+            f"only {least} of {landmarks} landmarks of individual {names[count.argmin()]!r} {are} present; "
+            f"at least {_FEWEST} are needed: drop it, or measure more"
+        )
+    first = int(count.argmax())
+    common = (present & present[first]).sum(axis=1)
+    if not has_reference and common.min() < axes:
+        raise ValueError(
+            f"individual {names[common.argmin()]!r} has {counted(common.min(), 'landmark')} in common with "
+            f"{names[first]!r}, which has the most; at least {axes} are needed: drop it, or measure more"
         )
     centred = np.where(present[..., None], x - np.nanmean(x, axis=1, keepdims=True), 0.0)
     values = np.linalg.svd(centred, compute_uv=False)

@@ -81,7 +81,7 @@ def told_by_known_classes(fit: FitBase) -> list[tuple[str, str] | None]:
 def unpredicted_classes(fit: FitBase) -> dict[int, int]:
     """Classes that are the most probable at no row unless it is known, with their numbers of known rows."""
     look = _look(fit)
-    return {} if look is None else _unpredicted(look.found)
+    return {} if look is None else _unpredicted(look)
 
 
 def _look(fit: FitBase) -> _Look | None:
@@ -108,7 +108,7 @@ def _look(fit: FitBase) -> _Look | None:
 
 def _by_prediction(fit: FitBase, look: _Look) -> tuple[str, str] | None:
     """What is said of classes that no row is predicted to have."""
-    missed = _unpredicted(look.found)
+    missed = _unpredicted(look)
     if not missed:
         return None
     names = [class_names(fit)[one] for one in missed]
@@ -138,11 +138,16 @@ def _by_number(fit: FitBase, look: _Look) -> tuple[str, str] | None:
     )
 
 
-def _unpredicted(found: dict[str, NDArray]) -> dict[int, int]:
+def _unpredicted(look: _Look) -> dict[int, int]:
+    """See `unpredicted`; empty where there is one class, or classes are clusters and known of all rows."""
+    found, label = look.found, look.found["label"][0]
+    is_given = look.fn.num_classes is None and bool((label >= 0).all())
+    if is_given or found["prob"].shape[-1] < 2:
+        return {}
     known = _is_known(found["stated"][0])
     return unpredicted(
         found["prob"].mean(axis=0),
-        found["label"][0],
+        label,
         _probabilities(found)[:, known].mean(axis=0),
     )
 

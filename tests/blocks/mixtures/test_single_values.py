@@ -31,6 +31,16 @@ def test_a_column_of_few_values_does_not_divide_clouds(column, said):
     assert said in fit.verdict[1]
 
 
+def test_what_is_said_of_starts_set_aside_does_not_contradict_itself():
+    """A mode by a coin is higher with the prior and without it, and is set aside for neither."""
+    rng = np.random.default_rng(3)
+    clouds = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 2])
+    coin = np.concatenate([rng.random(30) < 0.3, rng.random(30) < 0.7])
+    why = sb.fit("gmm", np.column_stack([clouds, coin]), num_clusters=2, progress=False).verdict[1]
+    assert "have a single value of a feature were set aside" in why
+    assert "leaves out the prior" not in why
+
+
 def test_modes_by_a_coin_are_cautions():
     """A mode of the density is what was asked for."""
     table, engine = np.column_stack([CLOUDS, COIN]), sb.MAP(num_restarts=2)

@@ -36,7 +36,9 @@ def test_landmarks_that_new_individuals_lack_are_those_of_the_frame():
     assert laid.landmarks.tolist() == [3, 4, 5, 0, 1, 2]
     np.testing.assert_allclose(laid.x, frame.x[own], atol=0.2)
     few[0, 3:5] = np.nan
-    with pytest.raises(ValueError, match="individual 0 has 1 landmarks; at least 2 are needed"):
+    with pytest.raises(
+        ValueError, match="only 1 of 6 landmarks of individual 0 is present; at least 3"
+    ):
         frame.register(marks(few))
 
 

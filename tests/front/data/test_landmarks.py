@@ -185,7 +185,20 @@ def test_refusals_of_shapes(change, match, mean):
 def test_refusals_of_gaps():
     x = shapes()
     x[3, 1:] = np.nan
-    with pytest.raises(ValueError, match="individual 3 has 1 landmarks in common with 0"):
+    with pytest.raises(
+        ValueError, match="only 1 of 8 landmarks of individual 3 is present; at least 3"
+    ):
+        Landmarks.from_array(x).aligned()
+    x[3, :2] = shapes()[3, :2]
+    with pytest.raises(
+        ValueError, match="only 2 of 8 landmarks of individual 3 are present; at least 3"
+    ):
+        Landmarks.from_array(x).aligned()
+    x = shapes()
+    x[:, :2], x[3, :2], x[3, 3:] = np.nan, shapes()[3, :2], np.nan
+    with pytest.raises(
+        ValueError, match="individual 3 has 1 landmark in common with 0, which has the most"
+    ):
         Landmarks.from_array(x).aligned()
     with pytest.raises(ValueError, match="2 landmarks in 2 dimensions, which have no shape"):
         Landmarks.from_array(shapes()[:, :2]).aligned()

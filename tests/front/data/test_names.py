@@ -198,6 +198,25 @@ def test_partial_labels_carry_names():
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        [None] * 3,
+        [""] * 3,
+        ["", None, -1],
+        [np.nan] * 3,
+        [-1] * 3,
+        pd.Series([None] * 3, dtype="string"),
+    ],
+)
+def test_partial_labels_of_no_known_class(values):
+    for names in (None, ("a", "b")):
+        labels = sidebayes.PartialLabels(values, names)
+        assert labels.values.tolist() == [-1] * 3
+        assert labels.names == names
+        assert not labels.states_any
+
+
+@pytest.mark.parametrize(
     ("values", "names", "said"),
     [
         (["a", None], ["b"], r"\['a'\]"),

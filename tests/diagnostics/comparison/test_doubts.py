@@ -5,8 +5,9 @@ from html import escape
 import numpy as np
 import pytest
 import xarray as xr
+from sidebayes.diagnostics.comparison.compare import compare_fits
+from sidebayes.diagnostics.comparison.doubts import converged, doubts
 from sidebayes.diagnostics.pictures.report import render_report
-from sidebayes.diagnostics.trust.doubts import converged, doubts
 
 from tests.diagnostics.fakes import TRUTH, WEIGHTS, FakeFit, make_tree, soft_labels
 
@@ -70,6 +71,41 @@ def test_the_page_carries_the_sentence(sound):
 def test_another_model_is_no_advice(sound):
     other = FakeFit(sound.tree, method="gmm")
     assert "trust none" in doubts({"stuck": sampler(soft_labels(), OTHER), "gmm": other})["stuck"]
+
+
+def nearly(shift):
+    """Two chains that a comparison takes as its reference, with an R-hat of a little above 1.01."""
+    tree = make_tree(2, 300)[0]
+    tree["posterior"]["weights"][0] *= 1 + shift * np.array([1, -1, 0])
+    tree["posterior"]["mean"][0] += shift
+    fit = FakeFit(tree)
+    assert not converged(fit)
+    assert fit.verdict[0] == "caution"
+    return fit
+
+
+def test_the_reference_of_a_comparison_is_not_distrusted():
+    point = FakeFit(make_tree()[0])
+    fits = {"nuts": nearly(0.01), "point": point}
+    assert compare_fits(fits).frame.loc["nuts", "trust"] == "reference"
+    said = doubts(fits)["nuts"]
+    assert said.startswith("It is the best reference here, but short of convergence (R-hat 1.0")
+    assert said.endswith(
+        "no other sampler with several chains converged on this model, so let one run longer."
+    )
+    two = {"one": nearly(0.01), "two": nearly(0.008)}
+    trust = compare_fits(two).frame["trust"]
+    lead, other = sorted(two, key=lambda name: trust[name] != "reference")
+    assert f"trust {lead} instead" in doubts(two)[other]
+    assert "It is the best reference" in doubts(two)[lead]
+
+
+def test_a_run_without_fault_is_not_distrusted_for_chains_that_disagree():
+    fits = {"stuck": sampler(soft_labels(), OTHER), "point": FakeFit(make_tree()[0])}
+    assert fits["point"].verdict[0] == "good"
+    assert "trust none" not in (said := doubts(fits)["stuck"])
+    assert "no other sampler with several chains converged on this model" in said
+    assert "trust none" in doubts({"stuck": fits["stuck"]})["stuck"]
 
 
 def linked(weights, labels=TRUTH):

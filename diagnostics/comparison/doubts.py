@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,9 @@ from ..fitted import AskedFit, Fitted
 from ..names import quoted
 from ..sites import link_kind
 from ..symmetry.invariants import same_cluster
-from .findings import agreement, wrong_links
-from .modes import same_data, same_question
+from ..trust.findings import agreement, wrong_links
+from ..trust.modes import same_data, same_question
+from .measure import measure
 
 __all__ = ["converged", "doubts", "is_sampler"]
 
@@ -40,9 +42,9 @@ def doubts(fits: Mapping[str, AskedFit]) -> dict[str, str]:
     """What speaks against a fit although, or because of how, its run ended.
 
     For every sampler run that has not converged: what keeps the chains apart, as the draws show it, and
-    the run of the same model, data and links to trust instead; of those that converged, the one of
-    largest ESS. For every fit with hard links: how many of these are probably wrong, and which fit without
-    hard links agrees better with the known classes.
+    the run of the same model, data and links to trust instead: the reference of a comparison, or else of
+    those that converged the one of largest ESS. For every fit with hard links: how many of these are
+    probably wrong, and which fit without hard links agrees better with the known classes.
 
     Parameters
     ----------
@@ -104,28 +106,42 @@ def _better(fits: Mapping[str, AskedFit], name: str) -> str | None:
 
 def _unconverged(fits: Mapping[str, Fitted]) -> dict[str, str]:
     """Return a sentence for every sampler run that has not converged."""
-    sampled = {name: fit for name, fit in fits.items() if is_sampler(fit)}
+    stuck = {name: fit for name, fit in fits.items() if is_sampler(fit) and not converged(fit)}
+    rows = measure(fits)[0] if stuck else {}
     said = {}
-    for name, fit in sampled.items():
-        if converged(fit):
-            continue
+    for name, fit in stuck.items():
         question = same_question(fit)
-        sound = [
-            other
-            for other, its in sampled.items()
-            if converged(its) and same_question(its) == question
-        ]
-        best = max(sound, key=lambda other: fits[other].convergence["ess"], default=None)
+        others = {n: its for n, its in fits.items() if n != name and same_question(its) == question}
+        leads = rows[name]["trust"] == "reference"
+        best = None if leads else _best(others, rows)
         rhat, ess = (fit.convergence[key] for key in ("rhat", "ess"))
-        advice = (
-            f"trust {best} instead (R-hat {fits[best].convergence['rhat']:.3f}, "
-            f"ESS {fits[best].convergence['ess']:.0f})"
-            if best
-            else "no other run of this model converged, so trust none before a longer one has"
-        )
         why = _why(fit, fits[best] if best else None)
-        said[name] = f"It has not converged (R-hat {rhat:.3f}, ESS {ess:.0f}): {why}; {advice}."
+        advice = _advice(others, best, leads=leads)
+        short = (
+            "is the best reference here, but short of convergence" if leads else "has not converged"
+        )
+        said[name] = f"It {short} (R-hat {rhat:.3f}, ESS {ess:.0f}): {why}; {advice}."
     return said
+
+
+def _best(others: Mapping[str, Fitted], rows: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The other run that a comparison takes as the reference, or the converged one of largest ESS."""
+    lead = [name for name in others if rows[name]["trust"] == "reference"]
+    sound = lead or [name for name, its in others.items() if is_sampler(its) and converged(its)]
+    return max(sound, key=lambda name: others[name].convergence["ess"], default=None)
+
+
+def _advice(others: Mapping[str, Fitted], best: str | None, *, leads: bool) -> str:
+    """What to do about a run that has not converged, by the other runs of its model."""
+    if best:
+        found = others[best].convergence
+        return f"trust {best} instead (R-hat {found['rhat']:.3f}, ESS {found['ess']:.0f})"
+    if any(is_sampler(its) and converged(its) for its in others.values()):
+        return "let it run longer"
+    no_other = "no other sampler with several chains converged on this model"
+    if leads or any(its.verdict[0] == "good" for its in others.values() if not is_sampler(its)):
+        return f"{no_other}, so let one run longer"
+    return f"{no_other}, so trust none before a longer one has"
 
 
 def is_sampler(fit: Fitted) -> bool:
