@@ -76,10 +76,10 @@ class AdaptationChoice:
         A row for each: ``prior`` ("ported", the source as it is; "default"; "10 points" and "100
         points", what the source is worth per component; "asked", the given options), ``strength``,
         ``start``, ``error`` expected at the known rows, ``source_accuracy``, the share of the source's
-        rows, moved to the target, that get their own class, ``changed``, the share of rows whose class differs from that by the source as it is,
-        ``density`` (log joint density of rows and components under the default prior, without any
-        price), ``kept``, whether the error is not clearly above the smallest one, and whether it is
-        ``chosen``.
+        rows, moved to the target, that get their own class, ``changed``, the share of rows whose class
+        differs from that by the source as it is, ``density`` (log joint density of rows and components
+        under the default prior, without any price), ``kept``, whether the error is not clearly above the
+        smallest one, and whether it is ``chosen``.
     reason : str
         Why it was chosen, and how much the known rows can decide.
     """
@@ -127,8 +127,8 @@ def select_adaptation(
     stands for one further row, which could go either way. Fewer than five rows rule out no candidate.
 
     The table also has the ``source_accuracy``, at rows of the source that are moved into the target by maps
-    between components of both (`transformed_accuracy`), whose classes are known. It does not decide, since the maps
-    are wrong where components of both domains do not match one to one.
+    between components of both (`transformed_accuracy`), whose classes are known. It does not decide, since
+    the maps are wrong where components of both domains do not match one to one.
 
     Parameters
     ----------
