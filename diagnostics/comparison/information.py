@@ -41,7 +41,7 @@ def information(
         with suppress(ValueError):  # there is no likelihood, or no model
             column[name] = fit.bic
             by_data.setdefault(Scored.of(fit), {})[name] = column[name]
-    said = _apart("BIC", by_data, "data or units")
+    said = _apart("BIC", by_data, "data or units", drawn=False)
     return column, said, {} if said else next(iter(by_data.values()), {})
 
 
@@ -63,11 +63,13 @@ def evidence_apart(fits: Mapping[str, AskedFit]) -> list[str]:
     return _apart("Log evidence", by_data, "data")
 
 
-def _apart(score: str, fits: Mapping[Scored, Iterable[str]], otherwise: str) -> list[str]:
-    """A sentence where a score is of different data, by what it is of."""
+def _apart(
+    score: str, fits: Mapping[Scored, Iterable[str]], otherwise: str, *, drawn: bool = True
+) -> list[str]:
+    """A sentence where a score is of different data, by what it is of; `drawn` as in `why_apart`."""
     if len(fits) < 2:
         return []
-    why, remedy = why_apart(fits)
+    why, remedy = why_apart(fits, drawn=drawn)
     if why == "units":
         why = "units, which links tie together"
     of = otherwise if why == "data" else f"{why}; {remedy}"

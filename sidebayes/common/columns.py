@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 __all__ = [
     "ColumnsError",
     "by_name",
+    "column_name",
     "column_names",
     "column_order",
     "did_you_mean",
@@ -35,6 +37,10 @@ _WITH_COMMA = r"\s*[-+]?\d+([.]\d{3})*(,\d+)?\s*"
 """What dates, and numbers with decimal commas, look like in text."""
 
 
+_NAMES: ContextVar[Sequence[str] | None] = ContextVar("names of columns", default=None)
+"""Names of the columns of the table that is looked at."""
+
+
 class ColumnsError(ValueError):
     """Columns of a table that are refused, by number where only the array is at hand; see `by_name`.
 
@@ -55,7 +61,7 @@ class ColumnsError(ValueError):
 
 @contextmanager
 def by_name(columns: Mapping[str, Sequence[str]], name: str) -> Iterator[None]:
-    """Make a `ColumnsError` a plain error, which speaks of columns by name if they have names.
+    """Make a `ColumnsError` a plain error, and `column_name` speak of columns by name if they have names.
 
     Parameters
     ----------
@@ -64,10 +70,19 @@ def by_name(columns: Mapping[str, Sequence[str]], name: str) -> Iterator[None]:
     name : str
         The table that is looked at.
     """
+    before = _NAMES.set(columns.get(name))
     try:
         yield
     except ColumnsError as error:  # processes pass on plain errors only
         raise ValueError(error.say(columns.get(error.table or name))) from None
+    finally:
+        _NAMES.reset(before)
+
+
+def column_name(number: int) -> str:
+    """A column in a message: its name in quotation marks within `by_name`, else its number."""
+    names = _NAMES.get()
+    return str(number) if names is None else repr(names[number])
 
 
 def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:

@@ -147,7 +147,9 @@ def _start(
 def _remarks(run: Run, found: _Found) -> tuple[str, ...]:
     """What the engine and the model say of the draws, and whether the draws missed a mode."""
     result, links = found.result, _doubted(run, found.derived)
-    said = *result.remarks, *problems.remarks(run.problem, result.draws), *links
+    with run.named_features:
+        own = problems.remarks(run.problem, result.draws)
+    said = *result.remarks, *own, *links
     if run.engine.gives_point and result.is_mode:
         said = *said, *filter(None, [rising_at_edge(run.problem, result)])
     turns = site_symmetries(run.problem)  # along these, other places are the same mode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,7 @@ from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 
 from ..common.arrays import plain_array
+from ..common.columns import by_name
 from . import checks, problems, record
 from .rows import Rows, look_at_rows
 from .zoo import CARDS, Card, inference_used, links_taken
@@ -130,6 +132,11 @@ class Run:
         """Context in which arrays have the precision asked for."""
         refuse_fork()  # before anything is put on the device
         return jax.enable_x64(self.dtype == "float64")
+
+    @property
+    def named_features(self) -> AbstractContextManager[None]:
+        """Context in which messages name the features, if they have names; see `column_name`."""
+        return by_name({"x": self.feature_names} if self.columns else {}, "x")
 
     @cached_property
     def problem(self) -> Problem:

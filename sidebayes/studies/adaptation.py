@@ -75,11 +75,11 @@ class AdaptationChoice:
     candidates : DataFrame
         A row for each: ``prior`` ("ported", the source as it is; "default"; "10 points" and "100
         points", what the source is worth per component; "asked", the given options), ``strength``,
-        ``start``, ``error`` expected at the known rows, ``accuracy`` of the source moved to the
-        target, ``changed``, the share of rows whose class differs from that by the source as it is,
-        ``density`` (log joint density of rows and components under the default prior, without any
-        price), ``kept``, whether the error is not clearly above the smallest one, and whether it is
-        ``chosen``.
+        ``start``, ``error`` expected at the known rows, ``source_accuracy``, the share of the source's
+        rows, moved to the target, that get their own class, ``changed``, the share of rows whose class
+        differs from that by the source as it is, ``density`` (log joint density of rows and components
+        under the default prior, without any price), ``kept``, whether the error is not clearly above the
+        smallest one, and whether it is ``chosen``.
     reason : str
         Why it was chosen, and how much the known rows can decide.
     """
@@ -126,9 +126,9 @@ def select_adaptation(
     :math:`d_i` is the difference of both fits in the probability of an error at row i. The one in the root
     stands for one further row, which could go either way. Fewer than five rows rule out no candidate.
 
-    The table also has the accuracy at rows of the source that are moved into the target by maps between
-    components of both (`transformed_accuracy`), whose classes are known. It does not decide, since the maps
-    are wrong where components of both domains do not match one to one.
+    The table also has the ``source_accuracy``, at rows of the source that are moved into the target by maps
+    between components of both (`transformed_accuracy`), whose classes are known. It does not decide, since
+    the maps are wrong where components of both domains do not match one to one.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def _candidate(
         "strength": trial.options["strength"],
         "start": trial.start,
         "error": float(errors.mean()),
-        "accuracy": transformed_accuracy(
+        "source_accuracy": transformed_accuracy(
             shared.rows, shared.row_labels, shared.maps, guess, own.mean(axis=0)
         ),
         "changed": (own.argmax(axis=1) != before.argmax(axis=1)).mean(),

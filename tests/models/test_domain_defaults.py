@@ -277,7 +277,7 @@ def test_a_choice_takes_names_of_classes(domains, monkeypatch):
     choice = sb.select_adaptation(second, known, progress=False, **given)
     assert choice.fit.class_names == ("ant", "bee", "cat")
     assert (choice.fit.classes()["class"] == NAMES[z]).mean() > 0.9
-    assert choice.candidates["accuracy"].max() > 0.9
+    assert choice.candidates["source_accuracy"].max() > 0.9
 
 
 @pytest.mark.parametrize(("init", "starts"), [(None, 7), ({}, 1)])

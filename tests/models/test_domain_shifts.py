@@ -78,7 +78,7 @@ def test_bad_domains_are_named(given, said):
 CANDIDATES = pd.DataFrame(
     {
         "prior": ["default", "ported", "asked", "asked"],
-        "accuracy": [0.9, 0.95, 0.95, 0.2],
+        "source_accuracy": [0.9, 0.95, 0.95, 0.2],
         "density": [-2.0, -9.0, -1.995, -4.0],
     }
 )
@@ -222,7 +222,7 @@ def test_a_choice_among_candidates_and_the_example():
     ported = (sb.fit_source(old.x, old.labels).predict(new.x) == new.labels).mean()
     assert right > ported - 0.02
     assert choice.candidates["chosen"].sum() == 1
-    assert choice.candidates["accuracy"].between(0, 1).all()
+    assert choice.candidates["source_accuracy"].between(0, 1).all()
     with pytest.raises(ValueError, match="known names no class"):
         sb.select_adaptation(new.x, np.full(600, -1), **given)
     script = Path(__file__).parents[2] / "examples" / "domain_adaptation.py"

@@ -117,7 +117,7 @@ def test_new_rows(known):
     strange = table.iloc[:3].copy()
     strange.loc[1, "flag"] = 0.7
     with pytest.warns(
-        sb.SideBayesWarning, match=r"x_new has the value 0.7 in column 3, a categ"
+        sb.SideBayesWarning, match=r"x_new has the value 0.7 in column 'flag', a categ"
     ) as told:
         labels = fit.predict(strange)
     assert told[0].filename == __file__
@@ -184,7 +184,7 @@ def test_what_is_given_stays():
     table, _ = frame()
     x = table.to_numpy()
     kinds = np.array(["normal"] * 3 + ["category:0.48,1", "normal"])
-    with pytest.warns(sb.SideBayesWarning, match="few different values: 4"):
+    with pytest.warns(sb.SideBayesWarning, match="few different values: 'rare'"):
         fit = sb.fit("feature_saliency", table, num_clusters=4, engine=ENGINE, kinds=kinds)
     assert "taken for" not in str(fit.status)
     assert kinds_of_columns({"x": x[:, :3]}, {}) is None

@@ -15,6 +15,7 @@ from sidebayes.models.blocks.saliency.saliencies import two_modes_remark
 from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
+from tests.support.draws import at_one
 
 ENGINE = sb.ComponentwiseEM(num_restarts=1, max_steps=1000)
 SHAPE = 200, 10  # that of test_feature_saliency.py, whose program serves here as well
@@ -174,6 +175,16 @@ def test_a_cluster_of_two_modes_is_named():
     assert two_modes_remark(wide, range(3)) is None
     draws = {name: np.repeat(value, 2, axis=1) for name, value in values.items()}
     assert two_modes_remark(draws, range(3)) is None
+
+
+@pytest.mark.parametrize(("names", "shown"), [(["width", "len"], "'len'"), (None, "1")])
+def test_features_of_two_modes_go_by_their_names(names, shown):
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    params = {"weights": [1.0], "saliency": [0.9, 0.5], "mean": [[0.0, 8.0]], "common_mean": [0, 0]}
+    params |= {"variance": [[1.0, 1.0]], "common_variance": [1.0, 1.0]}
+    given = {"num_clusters": 1, "selection": "sparse", "progress": False, "feature_names": names}
+    fit = sb.fit("feature_saliency", x, **given, engine=at_one(params))
+    assert f"Cluster 0 has two modes in feature {shown}, whose" in fit.status.message
 
 
 def test_two_modes_of_like_width_are_named_from_a_smaller_distance_on():

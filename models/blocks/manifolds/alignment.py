@@ -144,7 +144,7 @@ def align_landmarks(
     if warn:
         _warn_of_flat(completed)
         _warn_of_same(completed, names)
-        _warn_of_odd(completed, distances, names, landmark_names, named)
+        _warn_of_odd(completed, present, distances, names, landmark_names, named)
         if not scale:
             warn_of_units(np.asarray(found.sizes), names)
     return Alignment(
@@ -267,6 +267,7 @@ def warn_of_units(sizes: NDArray, names: NDArray) -> None:
 
 def _warn_of_odd(
     shapes: NDArray,
+    present: NDArray[np.bool_],
     distances: NDArray,
     names: NDArray,
     marks: tuple[str, ...] | None,
@@ -284,7 +285,8 @@ def _warn_of_odd(
     far = ~mirrored & (own > max(usual, _SAME))
     odd = _warn_of_reordered(shapes, reference, names, np.where(far, own, 0.0), usual)
     far[odd + named] = False
-    warn_of_astray(shapes, reference, names, np.where(far, own, 0.0), float(np.median(own)), marks)
+    usual = float(np.median(own))
+    warn_of_astray(shapes, present, reference, names, np.where(far, own, 0.0), usual, marks)
 
 
 def warn_of_odd(shapes: NDArray, reference: NDArray, names: NDArray) -> None:

@@ -26,6 +26,7 @@ _NONE = 1e-9
 
 def warn_of_astray(
     shapes: NDArray,
+    present: NDArray[np.bool_],
     reference: NDArray,
     names: NDArray,
     far: NDArray,
@@ -40,6 +41,8 @@ def warn_of_astray(
     ----------
     shapes : ndarray, shape (num_individuals, num_landmarks, num_axes)
         Preshapes rotated to their mean.
+    present : ndarray of bool, shape (num_individuals, num_landmarks)
+        Landmarks that were seen. Others were filled in, and tell nothing.
     reference : ndarray, shape (num_landmarks, num_axes)
     names : ndarray, shape (num_individuals,)
     far : ndarray, shape (num_individuals,)
@@ -51,21 +54,27 @@ def warn_of_astray(
     """
     if len(shapes) < _LEAST:
         return
-    deviation = np.linalg.norm(shapes - reference, axis=2)
-    by_mark = np.maximum(np.median(deviation, axis=0), np.median(deviation))
-    whole = float(np.median(np.sqrt(np.square(deviation).mean(axis=1))))
+    deviation = np.where(present, np.linalg.norm(shapes - reference, axis=2), np.nan)
+    by_mark = np.maximum(np.nanmedian(deviation, axis=0), np.nanmedian(deviation))
+    whole = float(np.median(np.sqrt(np.nanmean(np.square(deviation), axis=1))))
     one_off, all_off = [], []
-    is_told = shapes.shape[1] > 2 * shapes.shape[2]  # a few landmarks fit whichever is left out
+    # a few landmarks fit whichever is left out
+    is_told = present.sum(axis=1) > 2 * shapes.shape[2]
     for one in np.argsort(-far)[:_MOST]:
         if not far[one] > max(usual, _NONE):
             continue
-        mark, off, rest = _worst_landmark(shapes[one], reference)
-        if is_told and off > _ASTRAY * by_mark[mark] and rest < 3 * whole:
+        seen = np.flatnonzero(present[one])
+        worst, off, rest = _worst_landmark(shapes[one, seen], reference[seen])
+        mark = int(seen[worst])
+        if is_told[one] and off > _ASTRAY * by_mark[mark] and rest < 3 * whole:
             one_off.append((one, mark))
-        elif np.delete(distances_from(shapes, shapes[one]), one).min() > _ASTRAY * usual:
+        elif _nearest(shapes, present, one) > _ASTRAY * usual:
             all_off.append(one)
     if 0 < len(one_off) <= max(1, len(shapes) // 10):
-        shown = [f"{marks[k] if marks else k} of {names[one]!r}" for one, k in sorted(one_off)]
+        shown = [
+            f"landmark {marks[k] if marks else k} of individual {names[one]!r}"
+            for one, k in sorted(one_off)
+        ]
         warn_user(
             f"landmarks lie more than {_ASTRAY:g} times as far off as is usual, and the others of their "
             f"individuals do not: {', '.join(shown[:5])}{', ...' * (len(shown) > 5)}. Look whether they are "
@@ -88,6 +97,14 @@ def few(names: NDArray) -> str:
     """At most five names."""
     shown = ", ".join(repr(one) for one in names[:5])
     return shown + (", ..." if len(names) > 5 else "")
+
+
+def _nearest(shapes: NDArray, present: NDArray[np.bool_], one: int) -> float:
+    """Distance of an individual to the nearest of the others, by the landmarks that it has."""
+    some = shapes[:, present[one]]
+    some = some - some.mean(axis=1, keepdims=True)
+    some = some / np.maximum(np.linalg.norm(some, axis=(1, 2), keepdims=True), _NONE)
+    return float(np.delete(distances_from(some, some[one]), one).min())
 
 
 def _worst_landmark(shape: NDArray, reference: NDArray) -> tuple[int, float, float]:

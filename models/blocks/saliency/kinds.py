@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.special import gammaln, xlogy
 
+from sidebayes.common.columns import column_name
 from sidebayes.common.magnitudes import shown
 
 __all__ = ["Columns", "Kind"]
@@ -269,8 +270,8 @@ class Kind(NamedTuple):
                     f"codes 0 to {self.levels - 1}" if self.levels else "counts, integers from zero"
                 )
                 raise ValueError(
-                    f"{name} has the value {own[wrong][0]:g} in column {column}, whose kind is {self}; "
-                    f"its values must be {wanted}"
+                    f"{name} has the value {own[wrong][0]:g} in column {column_name(column)}, whose kind is "
+                    f"{self}; its values must be {wanted}"
                 )
 
     def _is_named(self, number: int) -> bool:
@@ -289,7 +290,7 @@ class Kind(NamedTuple):
         if not len(strange):
             return None
         return (
-            f"{name} has the value {strange[0]:g} in column {column}, a category of the values "
+            f"{name} has the value {strange[0]:g} in column {column_name(column)}, a category of the values "
             f"{', '.join(f'{level:g}' for level in levels)}; no other has been seen, and it is as "
             "good as impossible in every cluster: pass NaN, or name all values in kinds="
         )

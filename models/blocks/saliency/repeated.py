@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sidebayes.common.columns import column_name
 from sidebayes.common.warnings import warn_user
 
 from ..mixtures.data_units import refuse_constant
@@ -112,7 +113,8 @@ def _warn_of_repeated(name: str, table: np.ndarray) -> None:
     vary = np.flatnonzero(np.fmax.reduce(table, axis=0) > np.fmin.reduce(table, axis=0))
     pairs = [(vary[one], vary[two]) for one, two in repeated_columns(table[:, vary])]
     if pairs:
-        shown = ", ".join(f"{a} and {b}" for a, b in pairs[:5]) + ", ..." * (len(pairs) > 5)
+        named = (" and ".join(map(column_name, pair)) for pair in pairs[:5])
+        shown = ", ".join(named) + ", ..." * (len(pairs) > 5)
         warn_user(
             f"{name} has columns that are the same up to place and scale: {shown}. All are kept, but "
             "features are taken for independent within clusters: a repeated one counts twice, and takes "
@@ -122,7 +124,7 @@ def _warn_of_repeated(name: str, table: np.ndarray) -> None:
 
 def _warn_of_levels(name: str, table: np.ndarray, normal: Sequence[int]) -> None:
     """Warn about normal columns of few distinct values, on which a normal density can collapse."""
-    found = [str(column) for column in normal if levels_of(table[:, column])]
+    found = [column_name(column) for column in normal if levels_of(table[:, column])]
     if found:
         shown = ", ".join(found[:5]) + ", ..." * (len(found) > 5)
         warn_user(
@@ -142,7 +144,9 @@ def _warn_of_one_value(name: str, table: np.ndarray, normal: Sequence[int]) -> N
             continue  # already reported
         *_, second, most = np.sort(count)
         if most > max(_OFTEN * len(known), _TIMES * second):
-            found.append(f"{values[count.argmax()]:g} in {most} rows of column {column}")
+            found.append(
+                f"{values[count.argmax()]:g} in {most} rows of column {column_name(column)}"
+            )
     if found:
         warn_user(
             f"{name} has the value {', '.join(found[:5])}, far more often than any other. A normal density "

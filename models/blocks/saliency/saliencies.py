@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
+from sidebayes.common.columns import column_name
 from sidebayes.common.fields import Range, check_number
 from sidebayes.common.magnitudes import shown
 
@@ -105,7 +106,7 @@ def two_modes_remark(values: Mapping[str, Any], columns: Sequence[int]) -> str |
     digits = 3 + max(0, math.ceil(np.log10(np.abs(ends).max() / abs(ends[0] - ends[1]))))
     own, everywhere = (f"{end:.{digits}g}" for end in ends)
     return (
-        f"Cluster {cluster} has two modes in feature {columns[place]}, whose saliency is "
+        f"Cluster {cluster} has two modes in feature {column_name(columns[place])}, whose saliency is "
         f"{share[place]:.2f}: values near {own}, its own, and near {everywhere}, common to all clusters. "
         "It may be two clusters; selection='sparse' with engine='gibbs' tells how probable other numbers are"
     )

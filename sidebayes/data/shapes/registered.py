@@ -250,7 +250,7 @@ def _warn_of_stray(rows: NDArray, subjects: Groups) -> None:
     stray = np.flatnonzero((reach > _STRAY) & (reach > _STRAY / 2 * usual))
     if len(stray):
         worst, names = away.idxmax().to_numpy(), subjects.names.tolist()
-        few = ", ".join(f"row {worst[k]} of {names[k]!r}" for k in stray[:5])
+        few = ", ".join(f"row {worst[k]} of individual {names[k]!r}" for k in stray[:5])
         warn_user(
             f"points lie more than {_STRAY:g} times as far from the middle of their individual as half of "
             f"its points do: {few}{', ...' * (len(stray) > 5)}. They decide the scale of their individual; "

@@ -84,7 +84,8 @@ def check_new(
     _check_rows(run, checked)
     for option, note in signature.chosen:
         if note.suit is not None:
-            note.suit(run.options.get(option), checked)
+            with run.named_features:
+                note.suit(run.options.get(option), checked)
     return checked
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import f
 
 __all__ = [
     "STATISTICS",
@@ -25,9 +26,12 @@ _BYTES = 2**26
 _LEAST = 1e-12
 """Share of the scatter within groups, along one direction, below which it counts as none."""
 
-_PER_COORDINATE, _UNEQUAL = 5, 3.0
+_PER_COORDINATE, _ENOUGH, _UNEQUAL = 5, 10, 3.0
 """Individuals per coordinate of the smallest group, and ratio of the variances of the groups, below and above
-which "james" rejects equal means in more than 10 % of data sets at .05 (benchmarks/group_level.py)."""
+which "james" rejects equal means in more than 10 % of data sets at .05; individuals from which on it keeps
+its level (benchmarks/group_level.py)."""
+_CHANCE = 0.01
+"""Probability below which groups of equal covariances do not have such variances by chance."""
 
 
 class _Sums(NamedTuple):
@@ -91,8 +95,8 @@ class GroupStatistics:
             numbers += 2 * groups * size**2 + 2 * ((groups - 1) * size) ** 2
         return max(1, int(_BYTES // (8 * numbers)))
 
-    def too_small(self, codes: NDArray[np.integer], names: NDArray) -> str:
-        """Why permutations do not tell the level of "james"; empty where they do, or it is not wanted.
+    def doubt(self, codes: NDArray[np.integer], names: NDArray) -> str:
+        """Which of the statistics need not keep their level in these groups, and why; empty if all do.
 
         Parameters
         ----------
@@ -100,27 +104,57 @@ class GroupStatistics:
             Groups of the individuals.
         names : ndarray, shape (groups,)
         """
-        if "james" not in self.ridges:
-            return ""
         least, size = int(self.sizes.argmin()), self.x.shape[1]
         number = int(self.sizes[least])
-        own = (self.x[codes == group] for group in range(len(self.sizes)))
-        variances = np.array([part.var(axis=0, ddof=1).sum() for part in own])
         has = f"group {str(names[least])!r} has {number} individuals for {size} coordinates"
-        if number < _PER_COORDINATE * size and variances.max() > _UNEQUAL * variances.min():
-            return (
-                f"{has}, and the variances of the groups differ more than {_UNEQUAL:.0f}-fold: where "
-                f"covariances differ between groups of fewer than {_PER_COORDINATE} individuals per "
-                "coordinate, 'james' rejects equal means too often; take more individuals or fewer "
-                "coordinates, or do not use its p"
+        unequal, is_clear = self._unequal(codes)
+        # two groups of one size have the same "hotelling" and "james", and permutation is right for "goodall"
+        is_even = len(self.sizes) == 2 and self.sizes[0] == self.sizes[1]
+        pooled, own = ([], STATISTICS[1:]) if is_even else (STATISTICS[:2], STATISTICS[2:])
+        pooled, own = ([repr(n) for n in some if n in self.ridges] for some in (pooled, own))
+        said = []
+        if pooled and is_clear:
+            said.append(
+                f"the p of {' and '.join(pooled)} is for equal covariances, and not to be used here, at any "
+                f"size; 'james' is valid from {_ENOUGH} individuals per coordinate, and 'hotelling' is the "
+                "same for two groups of one size"
             )
-        if number <= size and not self.ridges["james"]:
+        if own and unequal and number < _PER_COORDINATE * size:
+            said.append(
+                f"{has}, and with fewer than {_PER_COORDINATE} per coordinate equal means are rejected too "
+                f"often by {' and '.join(own)}; take more individuals or fewer coordinates, or do not use "
+                "its p"
+            )
+        if said:
+            high, low = (str(names[group]) for group in unequal)
+            between = (
+                f"the variances of groups {high!r} and {low!r} differ more than {_UNEQUAL:.0f}-fold"
+            )
+            return f"{between}: {'; '.join(said)}"
+        if number <= size and self.ridges.get("james") == 0:
             return (
                 f"{has}, so that its own covariance is singular, and the p of 'james' holds only if "
                 "covariances do not differ between groups; take more individuals or fewer coordinates, or "
                 "give a ridge"
             )
         return ""
+
+    def _unequal(self, codes: NDArray[np.integer]) -> tuple[list[int], bool]:
+        """Groups of the largest and the smallest variance if these differ, and whether beyond chance."""
+        some = np.flatnonzero(self.sizes > 1)
+        own = [self.x[codes == group] - self.x[codes == group].mean(axis=0) for group in some]
+        freedom = self.sizes[some] - 1
+        variances = np.array([np.square(part).sum() for part in own]) / freedom
+        high, low = int(variances.argmax()), int(variances.argmin())
+        if not variances[high] > _UNEQUAL * variances[low]:
+            return [], False
+        # sums over coordinates have the chi-squared distribution of so many of equal variances
+        values = np.square(np.linalg.svd(np.concatenate(own), compute_uv=False))
+        freedom = freedom * (values.sum() ** 2 / np.square(values).sum())
+        ratio = variances[high] / max(variances[low], _LEAST * variances[high])
+        pairs = len(some) * (len(some) - 1)
+        chance = pairs * float(f.sf(ratio, freedom[high], freedom[low]))
+        return [int(some[high]), int(some[low])], chance < _CHANCE
 
     def __call__(self, labels: NDArray[np.integer]) -> NDArray[np.float64]:
         """Statistics of labelings.

@@ -135,9 +135,10 @@ def group_test(
     - "goodall": F, the ratio of the scatter between groups to that within; for variation that is
       the same at all landmarks and in all directions.
     - "hotelling": T², in units of the pooled covariance; for equal covariances.
-    - "james": Hotelling's statistic with the groups' own covariances. If the means are equal and the
-      covariances are not, it approximately keeps its level in large groups only, of ten individuals
-      or more per coordinate.
+    - "james": Hotelling's statistic with the groups' own covariances, and the same for two groups of one
+      size. If the means are equal and the covariances are not, it approximately keeps its level in large
+      groups only, of ten individuals or more per coordinate; the others do not in groups of any size,
+      but for two of one size.
 
     Shapes that a model infers are shrunk towards the mean of the group to which the model assigns
     them, so they depend on the labels. Permuting the labels of such shapes ("naive") rejects too
@@ -180,7 +181,8 @@ def group_test(
     -----
     SideBayesWarning
         If landmarks are missing, which are then put where the mean has them; if "james" is left
-        out, or covariances differ between groups that are too small for it.
+        out; if covariances differ between groups, which "goodall" and "hotelling" do not allow for, or
+        groups are too small for "james".
 
     References
     ----------
@@ -209,8 +211,8 @@ def group_test(
 
     asked_of = _Asked(shapes, labels, asked, ridge)
     first = asked_of.compared(np.zeros_like(labels.codes) if how == "pooled" else labels.codes)
-    if too_small := first.too_small(labels.codes, labels.names):
-        warn_user(too_small)
+    if doubt := first.doubt(labels.codes, labels.names):
+        warn_user(doubt)
     value = first(labels.codes[None])[0]
     is_exact = num_labelings(labels.sizes.tolist()) <= number + 1
     parts: Iterable[NDArray[np.integer]]

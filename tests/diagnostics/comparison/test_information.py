@@ -42,7 +42,10 @@ def test_modes_of_other_data_and_draws_are_not_compared():
     points = np.arange(40)
     rows, sets = with_unit(mode(2, 9.0), points), with_unit(mode(3, 8.0), points // 2)
     said = str(compare_fits({"rows": rows, "sets": sets}))
-    assert "they are of other units, which links tie together; .loo(unit='row')" in said
+    assert (
+        "they are of other units, which links tie together; fit them with an engine that draws, such as "
+        "laplace or nuts, whose .loo(unit='row') scores rows without their links" in said
+    )
     frame = compare_fits({"2": one, "draws": drawn}).frame
     assert frame.loc["2", "bic"] == 10.0
     assert np.isnan(frame.loc["draws", "bic"])

@@ -278,6 +278,27 @@ def test_groups_as_subjects():
     assert Landmarks([[0, 0], [1, 1]], groups, [0, 1]).names.tolist() == ["b"]
 
 
+def test_missing_landmarks_are_no_evidence_of_others_far_off():
+    """They are filled in; individuals are compared by those that were seen."""
+    rng = np.random.default_rng(39)
+    turn = np.linspace(0, 2 * np.pi, 6, endpoint=False)
+    along = rng.normal(size=(6, 2))
+    shapes = np.stack([1.5 * np.cos(turn), np.sin(turn)], axis=1)
+    shapes = shapes + 0.08 * rng.normal(size=(24, 1, 1)) * along
+    shapes += 0.01 * rng.normal(size=shapes.shape)
+    shapes[rng.random((24, 6)) < 0.1] = np.nan
+    Landmarks.from_array(shapes).aligned()
+
+    rng = np.random.default_rng(0)
+    shapes = rng.normal(size=(8, 2)) + 0.02 * rng.normal(size=(24, 8, 2))
+    shapes[rng.random((24, 8)) < 0.12] = np.nan
+    shapes[3] = shapes[np.isfinite(shapes).all(axis=(1, 2))][0] + 0.02 * rng.normal(size=(8, 2))
+    shapes[3, 2] += 20
+    shapes[3, 5] = np.nan
+    with pytest.warns(SideBayesWarning, match=r"do not: landmark 2 of individual 3\. Look"):
+        Landmarks.from_array(shapes).aligned()
+
+
 def test_landmarks_and_points_far_off_are_named():
     rng = np.random.default_rng(0)
     turn = np.linspace(0, 2 * np.pi, 8, endpoint=False)
@@ -290,7 +311,9 @@ def test_landmarks_and_points_far_off_are_named():
     one, all_of_them = shapes.copy(), shapes.copy()
     one[3, 2] *= 100
     all_of_them[5] = rng.normal(size=(8, 2))
-    with pytest.warns(SideBayesWarning, match=r"as far off as is usual.*: 2 of 3\. Look"):
+    with pytest.warns(
+        SideBayesWarning, match=r"as far off as is usual.*: landmark 2 of individual 3\. Look"
+    ):
         Landmarks.from_array(one).aligned()
     steady = shapes.mean(axis=0) + 0.1 * (all_of_them - shapes.mean(axis=0))
     steady[5] = all_of_them[5]
@@ -298,5 +321,5 @@ def test_landmarks_and_points_far_off_are_named():
         Landmarks.from_array(steady).aligned()
     points = shapes.reshape(-1, 2).copy()
     points[20] += 1e3
-    with pytest.warns(SideBayesWarning, match=r"row 20 of 2\. They"):
+    with pytest.warns(SideBayesWarning, match=r"row 20 of individual 2\. They"):
         register_points(points, np.repeat(np.arange(12), 8), num_points=6)

@@ -241,30 +241,75 @@ def test_a_group_of_one():
         sb.group_test(x, labels, statistics=["james"])
 
 
+POOLED = (
+    "the p of {} is for equal covariances, and not to be used here, at any size; 'james' is valid"
+)
+SMALL = (
+    "'a' has 8 individuals for 3 coordinates, and with fewer than 5 per coordinate equal means are"
+)
+
+
 @pytest.mark.parametrize(
-    ("sizes", "sd", "said"),
+    ("sizes", "sd", "asked", "said"),
     [
         (
             (8, 24),
             4.0,
-            "8 individuals for 3 coordinates, and the variances of the groups differ more",
+            None,
+            [POOLED.format("'goodall' and 'hotelling'"), f"; group {SMALL}", "'james'; take"],
         ),
-        ((3, 24), 1.0, "3 individuals for 3 coordinates, so that its own covariance is singular"),
-        ((15, 24), 4.0, None),
-        ((8, 24), 1.0, None),
+        ((8, 24), 4.0, ["james"], ["groups 'a' and 'b' differ more than 3-fold: group " + SMALL]),
+        (
+            (3, 24),
+            1.0,
+            None,
+            ["3 individuals for 3 coordinates, so that its own covariance is singular"],
+        ),
+        ((15, 24), 4.0, None, [POOLED.format("'goodall' and 'hotelling'")]),
+        ((40, 120), 0.25, ["goodall"], ["groups 'b' and 'a' differ", POOLED.format("'goodall'")]),
+        ((15, 15, 15), 4.0, ["hotelling"], [POOLED.format("'hotelling'")]),
+        ((15, 24), 4.0, ["james"], []),
+        ((15, 15), 4.0, None, []),
+        ((8, 8), 4.0, ["goodall"], []),
+        ((8, 8), 4.0, ["hotelling"], [SMALL, "often by 'hotelling'; take"]),
+        ((1, 8), 1.0, ["goodall"], []),
+        ((8, 24), 1.0, None, []),
     ],
 )
-def test_groups_too_small_for_james(sizes, sd, said):
+def test_statistics_that_do_not_keep_their_level(sizes, sd, asked, said):
     """Where `benchmarks/group_level.py` finds equal means rejected too often, or a covariance is singular."""
-    labels = np.repeat(["a", "b"], sizes)
+    labels = np.repeat(["a", "b", "c"][: len(sizes)], sizes)
     x = np.random.default_rng(4).normal(size=(len(labels), 3))
     x[labels == "a"] *= sd
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        sb.group_test(x, labels, num_permutations=9)
-        sb.group_test(x, labels, statistics=["goodall"], num_permutations=9)
-    assert len(caught) == (said is not None), [str(one.message) for one in caught]
-    assert all(said in str(one.message) for one in caught)
+        sb.group_test(x, labels, statistics=asked, num_permutations=9)
+    told = [str(one.message) for one in caught]
+    assert len(told) == bool(said)
+    assert all(part in told[0] for part in said)
+
+
+def test_variances_that_differ_by_chance_are_no_doubt():
+    told = []
+    for seed in range(100):
+        x = np.random.default_rng(seed).normal(size=(12, 2))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            sb.group_test(x, [0] * 4 + [1] * 8, statistics=["goodall"], num_permutations=1)
+        told += caught
+    assert len(told) < 5
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*equal means are rejected too often by 'hotelling' and 'james'"
+)
+def test_hotelling_is_james_for_two_groups_of_one_size():
+    x = np.random.default_rng(0).normal(size=(24, 3)) * np.repeat([4, 1], 12)[:, None]
+    found = sb.group_test(x, np.repeat([0, 1], 12), num_permutations=99)
+    values = found.distribution
+    np.testing.assert_allclose(values["hotelling"], values["james"], rtol=1e-9)
+    few = sb.group_test(x[8:16], np.repeat([0, 1], 4), ridge=0.3, statistics=STATISTICS[1:])
+    np.testing.assert_allclose(few.distribution["hotelling"], few.distribution["james"], rtol=1e-9)
 
 
 X, LABELS = RNG.normal(size=(8, 5, 2)), [0] * 4 + [1] * 4
