@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 

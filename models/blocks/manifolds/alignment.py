@@ -285,8 +285,8 @@ def _warn_of_odd(
     far = ~mirrored & (own > max(usual, _SAME))
     odd = _warn_of_reordered(shapes, reference, names, np.where(far, own, 0.0), usual)
     far[odd + named] = False
-    usual = float(np.median(own))
-    warn_of_astray(shapes, present, reference, names, np.where(far, own, 0.0), usual, marks)
+    middle = float(np.median(own))
+    warn_of_astray(shapes, present, reference, names, np.where(far, own, 0.0), middle, marks)
 
 
 def warn_of_odd(shapes: NDArray, reference: NDArray, names: NDArray) -> None:
