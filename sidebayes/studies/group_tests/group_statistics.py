@@ -110,10 +110,8 @@ class GroupStatistics:
         unequal, is_clear = self._unequal(codes)
         # two groups of one size have the same "hotelling" and "james", and permutation is right for "goodall"
         is_even = len(self.sizes) == 2 and self.sizes[0] == self.sizes[1]
-        num_pooled = 0 if is_even else 2
-        asked = [repr(name) if name in self.ridges else "" for name in STATISTICS]
-        pooled = list(filter(None, asked[:num_pooled]))
-        own = list(filter(None, asked[max(num_pooled, 1) :]))
+        parts = ((), STATISTICS[1:]) if is_even else (STATISTICS[:2], STATISTICS[2:])
+        pooled, own = ([repr(n) for n in some if n in self.ridges] for some in parts)
         said = []
         if pooled and is_clear:
             said.append(
