@@ -65,7 +65,7 @@ def test_place_and_unit_of_shapes_do_not_count_where_they_are_read():
     said = r"in row 37; the first is 1e\+07 in column 0"
     with (
         pytest.warns(SideBayesWarning, match=said),
-        pytest.warns(SideBayesWarning, match="as is usual.*: 2 of 7"),
+        pytest.warns(SideBayesWarning, match="as is usual.*: landmark 2 of individual 7"),
     ):
         read_run("hierarchical_shape", (sb.Landmarks.from_array(moved),), sizes, None)
 
@@ -82,7 +82,7 @@ def test_place_and_unit_of_shapes_do_not_count():
     said = r"in row 37; the first is 1e\+07 in column 0"
     with (
         pytest.warns(SideBayesWarning, match=said),
-        pytest.warns(SideBayesWarning, match="as is usual.*: 2 of 7"),
+        pytest.warns(SideBayesWarning, match="as is usual.*: landmark 2 of individual 7"),
     ):
         sb.fit("hierarchical_shape", sb.Landmarks.from_array(moved), **given)
 
