@@ -251,7 +251,7 @@ def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.
 
 def directions_beyond_noise(shapes: NDArray[np.float64]) -> int:
     """Number of principal directions in which shapes vary by more than noise; see `beyond_noise`."""
-    mean = align_landmarks(shapes, np.arange(len(shapes))).mean
+    mean = align_landmarks(shapes, np.arange(len(shapes)), warn=False).mean
     _, coordinates = _everywhere(mean, shapes)
     centred = coordinates - coordinates.mean(axis=0)
     return beyond_noise(np.linalg.svd(centred, compute_uv=False), *centred.shape)

@@ -314,9 +314,10 @@ def _of_landmarks(
         _warn_beside(points, given)
         whole = _laid_on(whole, given)
     chart = shape_chart(whole, num_modes)
-    least = max(_LEAST_MODES, directions_beyond_noise(whole))
-    if num_modes is None and chart.shape[2] <= least:
-        chart = shape_chart(whole, least)
+    if num_modes is None:
+        least = max(_LEAST_MODES, directions_beyond_noise(whole))
+        if chart.shape[2] <= least:
+            chart = shape_chart(whole, least)
     laid = _rows_of(points, _laid_on(points.to_array(), chart[..., 0]))
     return RegisteredPoints(*laid, chart, points.landmark_names)
 
