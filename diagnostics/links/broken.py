@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammainc
+from scipy.stats import chi2
 from sidebayes.models.blocks.side_information.hard_links import contradiction
 from sidebayes.models.blocks.side_information.links import Links
 
@@ -16,8 +17,14 @@ _RARE = 1e-3
 _LEAST, _SHARE = 3, 0.05
 """Minimum number and share of contradicted links for such a verdict."""
 
-_CLEAR = 0.01
-"""Probability that a link holds below which points contradict it."""
+_FLOOR = 0.01
+"""Smallest probability with which a link holds, so that a single one decides nothing."""
+
+_LEVEL = 0.01
+"""Level of the test of whether points contradict links."""
+
+_RATES = np.linspace(0.005, 0.5, 100)
+"""Rates of wrong links that are compared."""
 
 _REMEDY = (
     'either links are wrong: lower their weights (estimate_flip_rate, flip_rate="learned"); or the model '
@@ -45,21 +52,54 @@ def links_against_labels(links: Links, prob: NDArray) -> str | None:
     return found and f"The labels break {found}: {_REMEDY}"
 
 
-def links_against_points(links: Links, same: NDArray) -> str | None:
-    """Say where points, each judged by itself, contradict more links than weights allow for; else None.
+def links_against_points(links: Links, same: NDArray, chance: NDArray) -> str | None:
+    r"""Say where points, each judged by itself, contradict more links than weights allow for; else None.
 
     Labels keep a link of large weight whatever the data of its points, so that broken links do not show it.
+    Let :math:`h_l` be the probability by the points that a link holds. If links are wrong at a rate
+    :math:`\epsilon`, the statement that it makes has probability
+
+    .. math:: q_l(\epsilon) = (1 - \epsilon) h_l + \epsilon (1 - h_l),
+
+    and the rate has the likelihood :math:`\prod_l q_l(\epsilon)` where the pairs were chosen first, even by
+    their data, and :math:`\prod_l q_l(\epsilon) / \bar q_l(\epsilon)` where they were drawn among those that
+    make the same statement, with :math:`\bar q_l` at the probability by chance in place of :math:`h_l`. How
+    they were chosen is unknown, so that the smaller likelihood ratio counts, of any one larger rate against
+    the rates :math:`\sigma(-|w_l|)` of the weights, at the boundary of a one-sided test.
 
     Parameters
     ----------
     links : Links
     same : ndarray, shape (num_draws, num_links)
         Probability that the labels of each link agree if no link ties them.
+    chance : ndarray, shape (num_draws,)
+        Probability that the labels of any two points agree.
     """
-    agree = same.mean(axis=0)
-    holds = np.where(links.weights > 0, agree, 1 - agree)
-    found = _beyond_weights(links, holds < _CLEAR)
-    return found and f"Points, each judged by itself, all but rule out {found}: {_REMEDY}"
+    stated = links.weights != 0
+    must, allowed = links.weights[stated] > 0, expit(-np.abs(links.weights[stated]))
+    agree, any_two = same.mean(axis=0)[stated], np.mean(chance)
+    holds = np.where(must, agree, 1 - agree).clip(_FLOOR, 1 - _FLOOR)
+    by_chance = np.where(must, any_two, 1 - any_two).clip(_FLOOR, 1 - _FLOOR)
+    if (holds < 0.5).sum() < max(_LEAST, _SHARE * len(holds)):
+        return None
+    rates = np.maximum(_RATES[:, None], allowed)
+    chosen = _log_statement(rates, holds) - _log_statement(allowed, holds)
+    drawn = chosen - _log_statement(rates, by_chance) + _log_statement(allowed, by_chance)
+    best, rate = min(
+        (ratio.max(), rates.mean(axis=1)[ratio.argmax()])
+        for ratio in (chosen.sum(axis=1), drawn.sum(axis=1))
+    )
+    if best < chi2.isf(2 * _LEVEL, 1) / 2:
+        return None
+    return (
+        f"Points, each judged by itself, imply that {rate:.0%} of the {len(holds)} links are wrong, where "
+        f"weights allow for {allowed.mean():.1%} (log likelihood ratio {best:.1f}): {_REMEDY}"
+    )
+
+
+def _log_statement(rate: NDArray, holds: NDArray) -> NDArray:
+    """Return the log probability of a statement which is wrong at a rate."""
+    return np.log((1 - rate) * holds + rate * (1 - holds))
 
 
 def _beyond_weights(links: Links, contradicted: NDArray) -> str | None:

@@ -22,6 +22,7 @@ __all__ = [
     "refuse_tiny",
     "shown",
     "warn_of_far_rows",
+    "warn_of_other_units",
 ]
 
 _MOST_SHOWN = 60
@@ -35,6 +36,12 @@ _FAR = 1000
 
 _ENOUGH = 10_000
 """Rows that suffice to estimate the quartiles of a column."""
+
+_FEWEST = 5
+"""Number of new values whose median says where the column as a whole lies."""
+
+_MARGIN = 0.1
+"""Distance from the fitted range of a column, in widths of it, from which a median lies elsewhere."""
 
 
 def refuse_huge(
@@ -212,6 +219,40 @@ def warn_of_far_rows(
         "If it is a slip or stands for a missing value, "
         "correct it, drop the row or impute it; if it is right, consider logarithms"
     )
+
+
+def warn_of_other_units(
+    name: str, new: NDArray, fitted: NDArray, names: Sequence[str] | None = None
+) -> None:
+    """Warn of columns of new rows whose median lies outside the range of the rows that were fitted.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    new, fitted : ndarray, shape (num_rows, num_columns)
+        Numbers, NaN where one is missing.
+    names : sequence of str, optional
+        Of the columns.
+    """
+    if new.dtype.kind == "b" or not len(fitted):
+        return
+    least, largest = (f.reduce(fitted, axis=0) for f in (np.fmin, np.fmax))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns in which all values are missing
+        middle = np.nanmedian(new, axis=0)
+    room = _MARGIN * (largest - least) + 1e-6 * np.maximum(np.abs(least), np.abs(largest))
+    apart = (middle < least - room) | (middle > largest + room)
+    (columns,) = np.nonzero(apart & ((~np.isnan(new)).sum(axis=0) >= _FEWEST))
+    if len(columns):
+        first = columns[0]
+        warn_user(
+            f"{name} of the new rows has its median outside the range of the fitted rows in column "
+            f"{_columns(columns, names)}; in the first it is {middle[first]:.3g}, and the fitted range is "
+            f"{least[first]:.3g} to {largest[first]:.3g}. If these rows are in other units, or were not "
+            "centred and scaled as the fitted ones, bring them to the same; if they are right, predictions "
+            "for them are extrapolations"
+        )
 
 
 def far_rows(

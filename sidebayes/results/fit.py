@@ -42,7 +42,7 @@ from .base import labels as of_labels
 from .base import predictions as of_new_data
 from .base.fit_base import FitBase, need_labels
 from .base.known_classes import told_by_known_classes
-from .base.links_left_out import told_by_links_left_out, told_without_links
+from .base.links_left_out import told_by_links_left_out, told_with_weaker_links
 from .scores import evidence as of_evidence
 from .scores import leave_one_out as of_loo
 from .scores import validation as of_scores
@@ -340,7 +340,7 @@ class Fit(FitBase):
     @cached_property
     def verdict(self) -> tuple[str, str]:
         """How far to trust the fit: "good", "caution" or "bad", and why."""
-        by_links = told_by_links_left_out(self), told_without_links(self)
+        by_links = told_by_links_left_out(self), told_with_weaker_links(self)
         return verdict(self, *told_by_known_classes(self), *by_links)
 
     def __repr__(self) -> str:

@@ -187,7 +187,7 @@ def _doubted(run: Run, derived: posterior.Derived) -> list[str]:
         links = links.with_weights(np.where(links.hard, links.weights, 0.0))
     if price is None:
         against = against or links_against_labels(links, prob)
-        against = against or (alone and links_against_points(links, alone[0]))
+        against = against or (alone and links_against_points(links, *alone))
     return list(filter(None, [certain_contradiction(links, price), against]))
 
 

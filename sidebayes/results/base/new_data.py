@@ -19,7 +19,7 @@ from sidebayes.models.blocks.mixtures.reliability import FlipRate
 from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.links import Links
 
-from ...common.magnitudes import listed, warn_of_far_rows
+from ...common.magnitudes import listed, warn_of_far_rows, warn_of_other_units
 from ...common.warnings import warn_user
 from ...data.tables import in_order_of
 from ...runs import checks
@@ -74,11 +74,15 @@ def check_new(
                 what = f"{new.shape[1]} features, the fit has {old.shape[1]}"
             raise ValueError(f"{role.name}_new has {what}; pass the same columns in the same order")
         if old is not None and new is not None:
+            names = run.columns.get(role.name)
             own, before = (
                 getattr(some.get(role.own_frame), "codes", None) for some in (checked, run.data)
             )
             frames = {"frames": own, "reference_frames": before}
-            warn_of_far_rows(role.name, new, old, **frames, by_length=role.of_kernel, are_new=True)
+            whole = {"by_length": role.of_kernel, "names": names, "are_new": True}
+            warn_of_far_rows(role.name, new, old, **frames, **whole)
+            if old.ndim == 2 and own is None and before is None and not role.of_kernel:
+                warn_of_other_units(role.name, new, old, names)
     for role in signature.data:
         role.check({**run.options, **checked}, run.columns)
     _check_rows(run, checked)

@@ -63,13 +63,39 @@ def test_broken_links_are_counted_beside_their_weights():
 
 
 def test_links_that_points_rule_out_are_counted_beside_their_weights():
-    links = stated(np.arange(40) < 20, np.inf)
-    agree = np.where(np.arange(40) < 20, 0.9, 0.2)
-    assert links_against_points(links, agree[None]) is None  # points near a boundary
+    must = np.arange(40) < 20
+    links, chance = stated(must, np.inf), np.array([0.5])
+    agree = np.where(must, 0.9, 0.2)
+    assert links_against_points(links, agree[None], chance) is None  # points near a boundary
     agree[[0, 1, 30]] = 0.001, 0.001, 0.999
-    said = links_against_points(links, agree[None])
-    assert "2 of 20 must-links and 1 of 20 cannot-links, where weights allow for 0 in all" in said
-    assert links_against_points(links.with_strength(2.0), agree[None]) is None
+    said = links_against_points(links, agree[None], chance)
+    assert "of the 40 links are wrong, where weights allow for 0.0%" in said
+    assert links_against_points(links.with_strength(2.0), agree[None], chance) is None
+
+
+def test_points_that_are_unsure_contradict_many_links_together():
+    """No link is ruled out, and a quarter of them is improbable."""
+    must, chance = np.arange(40) % 2 == 0, np.array([0.4])
+    agree = np.where(must, 0.95, 0.05)
+    improbable = np.arange(40) < 10
+    agree[improbable] = 1 - agree[improbable]
+    said = links_against_points(stated(must, np.inf), agree[None], chance)
+    assert "of the 40 links are wrong" in said
+    agree[improbable] = np.where(must, 0.55, 0.45)[improbable]
+    assert links_against_points(stated(must, np.inf), agree[None], chance) is None
+
+
+@pytest.mark.parametrize("kind", [True, False, None])
+def test_right_links_are_seldom_doubted(kind):
+    """Whether pairs are drawn first, or among those that agree or that differ."""
+    rng, doubted = np.random.default_rng(5), 0
+    for _ in range(300):
+        agree = rng.beta(0.4, 0.8, size=2000)
+        same = rng.random(2000) < agree
+        rows = np.flatnonzero(np.ones(2000, bool) if kind is None else same == kind)[:40]
+        links = stated(same[rows], np.inf)
+        doubted += links_against_points(links, agree[None, rows], np.array([1 / 3])) is not None
+    assert doubted <= 5  # 3 by the level, and fewer as the smaller of two ratios counts
 
 
 def test_contradictions_of_certain_links_are_told_with_their_path():
@@ -126,7 +152,7 @@ def test_a_fit_says_where_hard_links_are_against_the_points():
     wrong = sidebayes.simulate_links(DATA.labels, 37, flip_rate=0.3, disjoint=True)
     level, said = of(wrong).verdict
     assert level == "caution"
-    assert f"{BEYOND} 0 in all" in said
+    assert f"{BEYOND} 0.0%" in said
     true = sidebayes.simulate_links(DATA.labels, 37, disjoint=True)
     assert BEYOND not in of(true).verdict[1]
 

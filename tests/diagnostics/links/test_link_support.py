@@ -107,3 +107,17 @@ def test_links_that_make_the_data_less_probable_are_said(weight):
         assert (said in why) == wrong
         assert level != "good" or not wrong
         assert compiled == []
+
+
+@pytest.mark.parametrize("weight", [np.inf, 6.0])
+def test_links_of_which_some_make_the_data_less_probable_are_said(weight):
+    said = "With weights that allow 15% to be wrong, the log likelihood is higher by"
+    for flip_rate in (0.0, 0.2):
+        links = sidebayes.simulate_links(
+            DATA.labels, 40, flip_rate=flip_rate, disjoint=True, seed=1
+        )
+        given = {"engine": Climbing(APART.draws), "num_clusters": 3, "progress": False}
+        level, why = sidebayes.fit("ppc", DATA.x, links.with_strength(weight), **given).verdict
+        assert (said in why) == (flip_rate > 0)
+        assert "Without the links" not in why
+        assert level != "good" or not flip_rate
