@@ -44,6 +44,7 @@ from .base.fit_base import FitBase, need_labels
 from .base.known_classes import told_by_known_classes
 from .base.links_left_out import told_by_links_left_out, told_without_links
 from .scores import evidence as of_evidence
+from .scores import information as of_information
 from .scores import leave_one_out as of_loo
 from .scores import validation as of_scores
 
@@ -191,7 +192,7 @@ class Fit(FitBase):
         ----------
         Schwarz (1978), Ann. Stat. 6, 461-464, doi:10.1214/aos/1176344136.
         """
-        return of_scores.bic(self)
+        return of_information.bic(self)
 
     def resume(self, more: int) -> Fit:
         """Continue from where this fit ended.
