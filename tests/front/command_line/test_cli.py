@@ -378,6 +378,21 @@ def test_words_of_arguments_become_flags():
     assert in_flags("the seed of xseed=3, seed == 4", flags) == "the seed of xseed=3, seed == 4"
 
 
+def test_what_only_python_does_is_said_of_the_saved_fit():
+    flags = {"num_clusters": "--num-clusters", "prior": "--option prior="}
+    said = {
+        "see fit.suspect_links(), or .loo(unit='row')": "see sidebayes.load('fit.nc').suspect_links() in "
+        "Python, or sidebayes.load('fit.nc').loo(unit='row') in Python",
+        "take prior=GaussianPrior.by_evidence(x, num_clusters), or prior='flat'": "take prior="
+        "GaussianPrior.by_evidence(x, num_clusters) in Python, or --option prior='flat'",
+        "start it there (init=), by sidebayes.fit(init=fit)": "start it there (init= in Python), by "
+        "sidebayes.fit(init=fit)",
+    }
+    for text, words in said.items():
+        assert in_flags(text, flags) == words
+    assert in_flags("see fit.loo()", {}) == "see sidebayes.load('fit.nc').loo() in Python"
+
+
 def test_version():
     assert run("--version") == f"sidebayes {sidebayes.__version__}\n"
 
