@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Outcome:
     fit: Fit
     classes: list[str]
     units: pd.Series
-    flags: Mapping[str, str]
+    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 def fit_asked(asked: Asked) -> Outcome:

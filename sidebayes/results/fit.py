@@ -24,6 +24,7 @@ from sidebayes.diagnostics.sites import (
 )
 from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..common.fields import check_integer
 from ..common.files import FIT, check_writable, sealed, write_whole
@@ -352,7 +353,15 @@ class Fit(FitBase):
             points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
             seen = f"{points} of {self.run.sample_of}" if self.run.sample_of else points
             what = f"{clusters_of(self.tree)} cluster{'s' * (clusters != 1)}"
-            size = f"{seen} points, {what}, {counted(len(self.links), 'link')}"
+            of = next(
+                (
+                    f"{len(groups)} rows of {seen} {name}"
+                    for name, groups in self.run.data.items()
+                    if isinstance(groups, Groups) and groups.num_groups == points < len(groups)
+                ),
+                f"{seen} points",
+            )
+            size = f"{of}, {what}, {counted(len(self.links), 'link')}"
         else:
             tables = tables_of(self.tree, "observed_data").items()
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]

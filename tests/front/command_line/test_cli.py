@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from sidebayes.diagnostics.comparison.compare import Comparison
 from sidebayes.guides.engines.plumbing import checkpoint
 from sidebayes.models.blocks.side_information.groups import check_order_of_groups
 from typer.testing import CliRunner
@@ -230,12 +231,14 @@ def test_coefficients_are_shown(tables, monkeypatch):
     )
     outcome = Outcome(fit, [], pd.Series(range(10)))
     monkeypatch.setattr("sidebayes.commands.fitting.fit_asked", lambda asked: outcome)
-    monkeypatch.setattr(sidebayes, "compare", lambda fits: "compared")
+    table = Comparison(pd.DataFrame({"links": [""]}), ("see fit.effects()",))
+    monkeypatch.setattr(sidebayes, "compare", lambda fits: table)
     text = run("fit", "joint_survival", "long.csv", *MIXED, "--survival", "Surv(time, event) ~ 1")
     shown = text[text.index("standard_error") :].splitlines()[1:3]
     assert [line.split() for line in shown] == [["Intercept", "0.5"], ["t", "0.1"]]
     of_survival = text[text.index("estimate") :].splitlines()[1:]
     assert [line.split()[0] for line in of_survival if line] == parts[:2]
+    assert "see sidebayes.load('fit.nc').effects() in Python" in text
 
 
 def test_fixed_effects_are_shown(tables, monkeypatch):

@@ -152,6 +152,7 @@ def test_rows_of_groups_that_share_a_label_are_no_units():
     who = ["d", "a", "c", "a", "d", "c"]
     y = X[:6, 0]
     fit = told(grouped, (y, who), {"loc": 0.5})
+    assert "6 rows of 3 subjects, 2 clusters, 0 links" in repr(fit)
     assert fit.loo().n_data_points == 3
     with pytest.raises(ValueError, match=r"has units of \['subjects'\].*use unit='set'"):
         fit.loo(unit="row")
