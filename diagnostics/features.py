@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
-from sidebayes.models.blocks.saliency.saliency_mixture import RELEVANT
+from sidebayes.models.blocks.saliency.saliency_mixture import OF_ONE_CLUSTER, RELEVANT
 
 from .sites import site_of
 
@@ -53,13 +53,12 @@ class SalientFeatures:
     def sentence(self) -> str:
         """Return a sentence with the numbers of features and clusters."""
         relevant = int((self.frame["saliency"] > RELEVANT).sum())
-        found = f"{relevant} of {len(self.frame)} features have a saliency above {RELEVANT:g}; "
+        found = f"{relevant} of {len(self.frame)} features have a saliency above {RELEVANT:g}"
+        found = OF_ONE_CLUSTER if self.likeliest == 1 else found
         if len(self.num_clusters) == 1:
-            if self.likeliest == 1:
-                return "one cluster, so that there is nothing that features could tell apart"
-            return f"{found}{self.likeliest} clusters"
+            return found if self.likeliest == 1 else f"{found}; {self.likeliest} clusters"
         shown = [f"{k} ({p:.2f})" for k, p in self.num_clusters.items() if p >= 0.01]
-        return f"{found}numbers of clusters by probability: {', '.join(shown)}"
+        return f"{found}; numbers of clusters by probability: {', '.join(shown)}"
 
     def _repr_html_(self) -> str:
         return f"{self.frame.to_html(float_format='{:.3f}'.format)}<p>{self.sentence}</p>"

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.saliency.saliency_mixture import RELEVANT
+from sidebayes.models.blocks.saliency.saliency_mixture import OF_ONE_CLUSTER, RELEVANT
 
 from sidebayes.common.fields import Count, NonNegative
 
@@ -48,6 +48,7 @@ from .feature_saliency_diagonal import Diagonal, all_used, number_of_clusters, t
 from .feature_saliency_removals import Traced, simpler, worst_cluster
 from .feature_saliency_starts import (
     at_known_rows,
+    next_best,
     num_known,
     num_starts,
     some_rows,
@@ -202,7 +203,8 @@ class ComponentwiseEM(KeptEngine):
         fewest = max(self.min_clusters, num_known(problem))
         ties = (fn.links() for fn in label_sites(problem).values())
         has_links = any(graph is not None and graph.num_links for graph in ties)
-        return self._result(state, names, num_rows, clock.seconds, approximate, fewest, has_links)
+        given = problem, names, num_rows, clock.seconds, approximate, fewest, has_links
+        return self._result(state, *given)
 
     def _begun(
         self, problem: Problem, names: Sites, state: _Search, clock: Clock
@@ -364,6 +366,7 @@ class ComponentwiseEM(KeptEngine):
     def _result(
         self,
         state: _Search,
+        problem: Problem,
         names: Sites,
         num_rows: float,
         seconds: dict[str, float],
@@ -388,13 +391,16 @@ class ComponentwiseEM(KeptEngine):
         message = (
             f"component-wise EM took {steps} steps from {number_of_clusters(begun)}; the shortest "
             f"message of {len(value)} starts{' that ranks features' * (best != shortest)}, "
-            f"{-value[best]:.6g} nats, has {number_of_clusters(used)} and {relevant} of {len(saliency)} "
-            f"features with a saliency above {RELEVANT:g}"
+            f"{-value[best]:.6g} nats, has {number_of_clusters(used)}"
         )
+        if used > 1:
+            message += (
+                f" and {relevant} of {len(saliency)} features with a saliency above {RELEVANT:g}"
+            )
         if best != shortest:
             message += f"; with all saliencies at one it is {value[shortest] - value[best]:.4g} nats shorter"
         if used == 1:
-            message += "; with one cluster there is nothing that features could tell apart"
+            message += f"; {OF_ONE_CLUSTER}"
         elif not (saliency > 0).any():
             message += "; no feature tells the clusters apart"
         elif (saliency == 1).all():
@@ -403,6 +409,8 @@ class ComponentwiseEM(KeptEngine):
         all_normal = len(names.normal) == len(saliency)
         remark = diagonal.remark(float(np.asarray(state.best_bic)[best]), all_normal=all_normal)
         full = all_used(used, begun, all_normal=all_normal) if begun > fewest else None
+        ends = {n: np.asarray(v) for n, v in state.best.items()}
+        beside = next_best(problem, value, best, ends) if used > 1 else None
         if stopped:
             message += f"; it stopped at max_steps={self.max_steps}, raise it"
         return EngineResult(
@@ -413,7 +421,7 @@ class ComponentwiseEM(KeptEngine):
             status=Status(not stopped and int(code[best]) != BROKEN, message),
             seconds=seconds,
             approximate=approximate,
-            remarks=tuple(filter(None, (remark, full))),
+            remarks=tuple(filter(None, (beside, remark, full))),
         )
 
 

@@ -1,7 +1,8 @@
-"""Starts of component-wise EM: at known classes, and with many rows, from a search in some of them."""
+"""Starts of component-wise EM: at known classes, in some of many rows; and how the best two compare."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,19 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from .engines.base import Problem
+from .engines.modes import starts_that_reached
 from .engines.problem.declared import observed_table
-from .engines.problem.posterior import latent_shapes
+from .engines.problem.posterior import derive, latent_shapes
 from .feature_saliency_steps import Sites
 
-__all__ = ["at_known_rows", "num_known", "num_starts", "some_rows", "with_all_features"]
+__all__ = [
+    "at_known_rows",
+    "next_best",
+    "num_known",
+    "num_starts",
+    "some_rows",
+    "with_all_features",
+]
 
 _FEWEST, _MOST = 3, 20
 """Minimum and maximum default number of starts."""
@@ -87,3 +96,35 @@ def some_rows(
     rows = np.sort(np.random.default_rng(seed).choice(len(table), size, replace=False))
     args = tuple(table[rows] if n == tables[0] else None for n in range(len(problem.args)))
     return Problem(problem.model, args, problem.kwargs)
+
+
+def next_best(
+    problem: Problem, value: NDArray, best: int, ends: Mapping[str, NDArray]
+) -> str | None:
+    """Return a remark on the start that came next to the best; None where several led there, or one was made.
+
+    Parameters
+    ----------
+    problem : Problem
+    value : ndarray, shape (num_starts,)
+        Log joint density, not finite where a start broke down.
+    best : int
+    ends : mapping of str to ndarray, shape (num_starts, ...)
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    others = np.where(np.arange(len(value)) == best, -np.inf, value)
+    other = int(np.argmax(others))
+    gap = value[best] - others[other]
+    if not np.isfinite(gap) or gap < 0 or starts_that_reached(value[:, None], value[best]) > 1:
+        return None
+    labels = []
+    for start in (best, other):
+        prob = derive(problem, {n: v[start][None] for n, v in ends.items()}).responsibilities
+        if prob is None:
+            return None
+        labels.append(prob[0].argmax(axis=-1))
+    return (
+        f"The next of {len(value)} starts has a message {gap:.3g} nats longer, and its labels agree with these "
+        f"to an adjusted Rand index of {adjusted_rand_score(*labels):.2f}"
+    )

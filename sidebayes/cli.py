@@ -286,6 +286,7 @@ def fit_method(
         refuse_overwriting,
         write_labels,
     )
+    from .commands.words import compared, in_flags
     from .common.files import FIT, check_replaceable, check_writable
 
     read = {"DATA": data, "--source": source, "--subjects": subjects, "--links": links}
@@ -300,8 +301,8 @@ def fit_method(
         asked[name] = asked[name] or ()
     outcome = fit_asked(Asked(**asked))
     console = _console()
-    console.print(repr(outcome.fit), highlight=False)
-    console.print(sidebayes.compare({data: outcome.fit}))
+    console.print(in_flags(repr(outcome.fit), outcome.flags), highlight=False)
+    console.print(compared(sidebayes.compare({data: outcome.fit}), outcome.flags))
     if "fixed" in outcome.fit.run.signature:
         console.print(outcome.fit.coefficients().to_string(), highlight=False)
     if "event" in outcome.fit.run.signature:
@@ -325,13 +326,14 @@ def compare_runs(
     import sidebayes
 
     from .commands.fitting import refuse_overwriting
+    from .commands.words import compared
     from .common.files import check_replaceable, write_table
 
     if csv is not None:
         refuse_overwriting(dict(zip(map(str, runs), runs, strict=True)), {"--csv": csv})
         check_replaceable(csv, ["fit"])
     table = sidebayes.compare(_load_all(runs))
-    _console().print(table)
+    _console().print(compared(table, {}))
     if csv is not None:
         write_table(csv, table.frame, index_label="fit")
 

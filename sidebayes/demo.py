@@ -250,8 +250,9 @@ def _tell(
         notes=refused,
         executor=pool,
     )
-    console.print(sidebayes.compare(fits), markup=False)
-    for name, why in doubts(fits).items():
+    comparison = sidebayes.compare(fits)
+    console.print(comparison, markup=False)
+    for name, why in doubts(fits, comparison).items():
         console.print(f"[yellow]{name}[/]: {escape(why)}")
     for name in refused.keys() - {HARD.name, FORCED.name}:
         console.print(f"[red]{name} was refused[/]: {escape(refused[name])}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from ..symmetry.invariants import same_cluster
 from ..trust.findings import agreement, wrong_links
 from ..trust.modes import same_data, same_question
 from .measure import measure
+
+if TYPE_CHECKING:
+    from .compare import Comparison
 
 __all__ = ["converged", "doubts", "is_sampler"]
 
@@ -38,7 +41,7 @@ def converged(fit: Fitted) -> bool:
     return fit.verdict[0] != "bad" and found["rhat"] < _RHAT and found["ess"] > _ESS
 
 
-def doubts(fits: Mapping[str, AskedFit]) -> dict[str, str]:
+def doubts(fits: Mapping[str, AskedFit], comparison: Comparison | None = None) -> dict[str, str]:
     """What speaks against a fit although, or because of how, its run ended.
 
     For every sampler run that has not converged: what keeps the chains apart, as the draws show it, and
@@ -49,13 +52,15 @@ def doubts(fits: Mapping[str, AskedFit]) -> dict[str, str]:
     Parameters
     ----------
     fits : mapping of str to Fit
+    comparison : Comparison, optional
+        Of these fits, if there is one, which need then not be measured again.
 
     Returns
     -------
     dict of str
         Empty where nothing speaks against any of them.
     """
-    said = [_unconverged(fits), _forced(fits)]
+    said = [_unconverged(fits, comparison), _forced(fits)]
     return {
         name: " ".join(one[name] for one in said if name in one)
         for name in fits
@@ -104,16 +109,16 @@ def _better(fits: Mapping[str, AskedFit], name: str) -> str | None:
     return best if best is not None and rivals[best] > own + _LOWER else None
 
 
-def _unconverged(fits: Mapping[str, Fitted]) -> dict[str, str]:
+def _unconverged(fits: Mapping[str, Fitted], comparison: Comparison | None) -> dict[str, str]:
     """Return a sentence for every sampler run that has not converged."""
     stuck = {name: fit for name, fit in fits.items() if is_sampler(fit) and not converged(fit)}
-    rows = measure(fits)[0] if stuck else {}
+    leaders = _leaders(fits, comparison) if stuck else set()
     said = {}
     for name, fit in stuck.items():
         question = same_question(fit)
         others = {n: its for n, its in fits.items() if n != name and same_question(its) == question}
-        leads = rows[name]["trust"] == "reference"
-        best = None if leads else _best(others, rows)
+        leads = name in leaders
+        best = None if leads else _best(others, leaders)
         rhat, ess = (fit.convergence[key] for key in ("rhat", "ess"))
         why = _why(fit, fits[best] if best else None)
         advice = _advice(others, best, leads=leads)
@@ -124,9 +129,17 @@ def _unconverged(fits: Mapping[str, Fitted]) -> dict[str, str]:
     return said
 
 
-def _best(others: Mapping[str, Fitted], rows: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _leaders(fits: Mapping[str, Fitted], comparison: Comparison | None) -> set[str]:
+    """Names of the fits that a comparison takes as references."""
+    if comparison is None:
+        return {name for name, row in measure(fits)[0].items() if row["trust"] == "reference"}
+    frame = comparison.frame
+    return set(frame.index[frame["trust"] == "reference"]) if "trust" in frame else set()
+
+
+def _best(others: Mapping[str, Fitted], leaders: Collection[str]) -> str | None:
     """The other run that a comparison takes as the reference, or the converged one of largest ESS."""
-    lead = [name for name in others if rows[name]["trust"] == "reference"]
+    lead = [name for name in others if name in leaders]
     sound = lead or [name for name, its in others.items() if is_sampler(its) and converged(its)]
     return max(sound, key=lambda name: others[name].convergence["ess"], default=None)
 

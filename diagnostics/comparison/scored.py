@@ -59,7 +59,7 @@ class Scored(NamedTuple):
 def why_apart(keys: Iterable[Scored], *, drawn: bool = True) -> tuple[str, str]:
     """Why scores cannot be compared, "data", "units" or what else is scored, and what to do about it.
 
-    The remedy for links takes draws: modes, where `drawn` is false, are to be fitted again.
+    Modes, where `drawn` is false, have no draws to weight, and are scored by folds.
     """
     found = list(keys)
     if len({key.data for key in found}) > 1:
@@ -67,12 +67,9 @@ def why_apart(keys: Iterable[Scored], *, drawn: bool = True) -> tuple[str, str]:
     stated = {one for key in found for one in key.beside}
     kinds = sorted({one[0] for one in stated if any(one not in key.beside for key in found)})
     if all(kind.startswith("links") for kind in kinds):
-        remedy = (
-            ".loo(unit='row') scores rows without their links, so that fits with any links compare"
-        )
-        if not drawn:
-            remedy = f"fit them with an engine that draws, such as laplace or nuts, whose {remedy}"
-        return _of_links(found), remedy
+        score = ".loo" if drawn else ".kfold"
+        remedy = "(unit='row') scores rows without their links, so that fits with any links compare"
+        return _of_links(found), score + remedy
     remedy = f"give all fits the same {' and '.join(kinds)}"
     if "known classes" in kinds:
         remedy += (

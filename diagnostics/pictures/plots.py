@@ -213,9 +213,9 @@ def plot_features(fit: Fitted) -> Figure:
         right.set(xlabel="number of clusters", ylabel="probability", ylim=(0, 1))
         right.set_xticks(number.index.to_numpy())
     else:
-        left.set_title(
-            f"{found.likeliest} cluster{'s' * (found.likeliest > 1)}", fontsize=9, loc="left"
-        )
+        one = "1 cluster: saliencies say nothing"
+        title = f"{found.likeliest} clusters" if found.likeliest > 1 else one
+        left.set_title(title, fontsize=9, loc="left")
     return figure
 
 

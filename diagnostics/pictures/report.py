@@ -131,8 +131,8 @@ def render_report(
     names = {name: name if len(fits) > 1 else "" for name in fits}
     run = executor.map if executor else map
     drawn = run(part_of, fits.values(), names.values())
-    doubted = doubts(fits)  # while other processes draw
-    comparison = compare_fits(fits)
+    comparison = compare_fits(fits)  # while other processes draw
+    doubted = doubts(fits, comparison)
     parts = dict(zip(fits, drawn, strict=True))
     levels = {name: _level(fit, doubted.get(name)) for name, fit in fits.items()}
     trust = {name: _verdict(fit, doubted.get(name)) for name, fit in fits.items()}

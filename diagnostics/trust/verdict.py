@@ -38,6 +38,8 @@ _ALIKE = 1e-4
 _NO_POINT = 0.5
 """Sum of the probabilities of points below which a cluster counts as empty."""
 
+_MANY = 50
+"""Starts of which only one reached the best, from which on more of them are no advice."""
 _FEWEST_DRAWS = 4
 """Minimum number of draws per chain for R-hat and ESS."""
 
@@ -313,6 +315,11 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
     history = fit.objective
     if num_starts_at_best(fit) != 1 or _is_one_cluster(fit):
         return None
+    if len(history) > _MANY:
+        return "caution", (
+            f"No other of {len(history)} starts came near it: there are many modes, and more starts may find "
+            "others. Choose among them by what is known of the data; several seeds show what they share."
+        )
     if len(history) > 1:
         return "caution", "No other start came near it; add starts (num_restarts)."
     info = fit.tree["fit_info"].attrs

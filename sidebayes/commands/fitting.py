@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,14 @@ class Outcome:
         Names of the known classes.
     units : Series
         Names of what has labels, or numbers of rows.
+    flags : mapping of str to str
+        Flag by name of the argument, for what the fit says; no sites of the fit are among them.
     """
 
     fit: Fit
     classes: list[str]
     units: pd.Series
+    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 def fit_asked(asked: Asked) -> Outcome:
@@ -70,7 +73,8 @@ def fit_asked(asked: Asked) -> Outcome:
     runner = make_engine(asked.engine, card)
     settings = read_pairs("setting", asked.setting, type(runner))
     check_asked(asked, to, options, [field.name for field in fields(runner)])
-    with spoken(_spelling(card, runner)):
+    flags = _spelling(card, runner)
+    with spoken(flags):
         runner = _configured(runner, settings)
         columns = _columns(asked)
         units = _units_named(asked, to, columns)
@@ -101,7 +105,8 @@ def fit_asked(asked: Asked) -> Outcome:
         if asked.checkpoint is not None:
             run["checkpoint"] = asked.checkpoint
         fit = card.routine(**given.data, **options, **run)
-    return Outcome(fit, names, _units(given, to))
+    flags = {n: flag for n, flag in flags.items() if n not in fit.tree["posterior"]}
+    return Outcome(fit, names, _units(given, to), flags)
 
 
 def refuse_overwriting(

@@ -7,10 +7,14 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["in_flags", "spoken"]
+if TYPE_CHECKING:
+    from sidebayes.diagnostics.comparison.compare import Comparison
+
+__all__ = ["compared", "in_flags", "spoken"]
 
 _OF_PYTHON = {
     r"drop these rows, table\.dropna\(.*?\]\)": "delete them in the file",
@@ -21,9 +25,14 @@ _OF_PYTHON = {
     r", such as table\.drop_duplicates\(.*?\)": "",
     r", such as by pandas\.to_numeric\(.*?\]\), or into text, table.*?\.astype\(str\)": ", or into text",
     r"(keep one of each)[,:] \w+\[np\..*?\)\[1\]\)\]": r"\1",
+    r"\binit=(?!\w)": "init= in Python",
     r"Subtract an offset, \w+ - .*?\), before": "Subtract an offset, such as the mean, before",
 }
 """What to say instead of remedies that are code."""
+_OF_FIT = r"(?<![\w.)\]])(?:fit)?(\.[a-z_]+\([^()]*\))"
+"""A method of a fit, which the command line does not have: ``fit.suspect_links()``, ``.loo(unit='row')``."""
+_OBJECT = r"[A-Z]\w*(?:\.\w+)?\([^()]*\)"
+"""What no value of a flag can be: ``GaussianPrior.by_evidence(x, num_clusters)``."""
 
 
 def in_flags(text: str, flags: Mapping[str, str]) -> str:
@@ -36,7 +45,8 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
         Flag by name of the argument: ``"--seed"``, or ``"--option covariance="``. A name that is an English
         word is replaced only where a value follows, and one in quotes nowhere. Of
         ``drop=['a'] (--drop a on the command line)`` the latter is kept. Remedies that are code of
-        Python are replaced by what helps in the file.
+        Python are replaced by what helps in the file. Methods of the fit are those of the saved fit,
+        and values that are objects remain for Python.
 
     Examples
     --------
@@ -47,6 +57,14 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
     text = re.sub(r"drop them, \w+\.drop\(columns=(\[.*?\])\)", _left_out, text)
     for code, words in _OF_PYTHON.items():
         text = re.sub(code, words, text)
+    text = re.sub(_OF_FIT, r"sidebayes.load('fit.nc')\1 in Python", text)
+    given = "|".join(name for name in flags if name != "engine")
+    parts = re.split(rf"((?<![\w.-])(?:{given})={_OBJECT})", text) if given else [text]
+    return "".join(f"{p} in Python" if k % 2 else _spelt(p, flags) for k, p in enumerate(parts))
+
+
+def _spelt(text: str, flags: Mapping[str, str]) -> str:
+    """Spell names of arguments; see `in_flags`."""
     for name, flag in flags.items():
         text = re.sub(rf"\b[A-Z]\w+\(({name}=[^(),]*)\)", r"\1", text)  # EM(num_restarts=20)
         ending = flag if flag.endswith("=") else f"{flag} "
@@ -73,6 +91,12 @@ def spoken(flags: Mapping[str, str]) -> Iterator[None]:
         raise ValueError(in_flags(str(error), flags)) from error
     finally:
         warnings.showwarning = show
+
+
+def compared(comparison: Comparison, flags: Mapping[str, str]) -> Comparison:
+    """A comparison whose sentences speak of flags; see `in_flags`."""
+    notes = tuple(in_flags(note, flags) for note in comparison.notes)
+    return replace(comparison, notes=notes, headline=in_flags(comparison.headline, flags))
 
 
 def _left_out(found: re.Match[str]) -> str:

@@ -24,6 +24,7 @@ from sidebayes.diagnostics.sites import (
 )
 from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.trust.verdict import verdict
+from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..common.fields import check_integer
 from ..common.files import FIT, check_writable, sealed, write_whole
@@ -44,6 +45,7 @@ from .base.fit_base import FitBase, need_labels
 from .base.known_classes import told_by_known_classes
 from .base.links_left_out import told_by_links_left_out, told_with_weaker_links
 from .scores import evidence as of_evidence
+from .scores import information as of_information
 from .scores import leave_one_out as of_loo
 from .scores import validation as of_scores
 
@@ -191,7 +193,7 @@ class Fit(FitBase):
         ----------
         Schwarz (1978), Ann. Stat. 6, 461-464, doi:10.1214/aos/1176344136.
         """
-        return of_scores.bic(self)
+        return of_information.bic(self)
 
     def resume(self, more: int) -> Fit:
         """Continue from where this fit ended.
@@ -351,7 +353,15 @@ class Fit(FitBase):
             points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
             seen = f"{points} of {self.run.sample_of}" if self.run.sample_of else points
             what = f"{clusters_of(self.tree)} cluster{'s' * (clusters != 1)}"
-            size = f"{seen} points, {what}, {counted(len(self.links), 'link')}"
+            of = next(
+                (
+                    f"{len(groups)} rows of {seen} {name}"
+                    for name, groups in self.run.data.items()
+                    if isinstance(groups, Groups) and groups.num_groups == points < len(groups)
+                ),
+                f"{seen} points",
+            )
+            size = f"{of}, {what}, {counted(len(self.links), 'link')}"
         else:
             tables = tables_of(self.tree, "observed_data").items()
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]

@@ -25,7 +25,7 @@ from ..common.fields import check_seed
 from ..common.magnitudes import counted, shown
 from ..common.warnings import told_once
 from ..results.fit import Fit
-from ..results.scores.validation import refuse_no_likelihood
+from ..results.scores.information import refuse_no_likelihood
 from ..runs.arguments import read_run
 from ..runs.run import Run
 from ..runs.zoo import Card, can_draw, find_card, make_engine

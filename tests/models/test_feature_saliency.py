@@ -21,7 +21,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.engines.steps.starts import initial_values
-from sidebayes.guides.feature_saliency_starts import some_rows, with_all_features
+from sidebayes.guides.feature_saliency_starts import next_best, some_rows, with_all_features
 from sidebayes.guides.feature_saliency_steps import Sites
 from sidebayes.models.blocks.components.normal_inverse_gamma import InverseGamma
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
@@ -340,13 +340,27 @@ def test_fewer_rows_than_features_are_fitted():
     assert np.isfinite(fit.params["saliency"]).all()
 
 
+def test_the_next_best_start_is_told(found):
+    """By how much its message is longer, and how alike the labels are."""
+    params = {str(n): v.to_numpy()[0, 0] for n, v in found.tree["posterior"].data_vars.items()}
+    ends = {name: np.stack([value, value, value]) for name, value in params.items()}
+    ends["weights"][2] = np.arange(len(ends["weights"][2])) == ends["weights"][2].argmax()
+    problem = found.run.problem
+    said = next_best(problem, np.array([-9.0, -11.5, -13.0]), 0, ends)
+    assert said.startswith("The next of 3 starts has a message 2.5 nats longer, and its labels ")
+    assert said.endswith("an adjusted Rand index of 1.00")
+    said = next_best(problem, np.array([-9.0, -np.inf, -13.0]), 0, ends)
+    assert said.endswith("an adjusted Rand index of 0.00")
+    assert next_best(problem, np.array([-9.0, -9.001, -13.0]), 0, ends) is None
+    assert next_best(problem, np.array([-9.0]), 0, ends) is None
+
+
 def test_one_cluster_has_no_features_that_matter():
     x = np.random.default_rng(0).normal(size=SHAPE)
     fit = sb.fit("feature_saliency", x, **LENGTHS)
     assert (fit.params["weights"] > 0).sum() == 1
-    assert "has 1 cluster and " in str(fit.status)
-    assert "nothing that features could tell apart" in str(fit.status)
-    assert "nothing that features could tell apart" in fit.features().sentence
+    assert "has 1 cluster; with one cluster no feature separates clusters" in str(fit.status)
+    assert fit.features().sentence.startswith("with one cluster no feature separates clusters")
     assert "that ranks features" not in str(fit.status)
     assert "add starts" not in fit.verdict[1]  # one cluster is one density, whoever found it
 

@@ -14,8 +14,11 @@ from ..side_information.groups import Groups
 from .salient_mixed import SalientMixed
 from .salient_normal import SalientNormal
 
-__all__ = ["RELEVANT", "SaliencyMixture"]
+__all__ = ["OF_ONE_CLUSTER", "RELEVANT", "SaliencyMixture"]
 
+OF_ONE_CLUSTER = (
+    "with one cluster no feature separates clusters, so that saliencies say nothing about features"
+)
 RELEVANT = 0.5
 """Saliency from which a feature counts as relevant: most of its values are relevant."""
 

@@ -28,8 +28,16 @@ from ...common.warnings import warn_user
 from ...runs.zoo import can_draw
 from ...tasks import Task
 from ..base.fit_base import FitBase
-from .unit_names import by_unit, observed_terms, unit_names, units_of_terms
+from .unit_names import (
+    by_unit,
+    observed_terms,
+    refuse_links_alone,
+    refuse_no_rows,
+    unit_names,
+    units_of_terms,
+)
 from .validation import (
+    check_unit,
     error_of_sum,
     fits_without,
     refuse_sample,
@@ -108,13 +116,12 @@ def loo(
     weights for a row, :math:`p(x_{C \setminus i}, \ell_{-i} \mid \theta) / p(x_C, \ell_C \mid \theta)`, C the
     connected set of row i, are our own.
     """
-    if not isinstance(unit, str) or unit not in ("set", "row"):
-        raise ValueError(f"unit = {shown(unit)}; expected 'set' or 'row'")
+    check_unit(unit)
     if not isinstance(refit, bool | np.bool_):
         raise TypeError(f"refit = {shown(refit)}; expected True or False")
     check_seed(seed)
-    terms = _finite_terms(fit)
-    _look_at_points(fit)
+    terms = _finite_terms(fit, unit)
+    _look_at_points(fit, unit)
     found = _of_units(fit, terms) if unit == "set" else _of_rows(fit, terms)
     wide = np.flatnonzero(
         ~(found.pareto_k.to_numpy() <= found.good_k)
@@ -128,14 +135,14 @@ def loo(
             + (
                 "a fit with form='marginal' can be made again without units, by loo(refit=True) or kfold()"
                 if _shares_effects(fit)
-                else "fit.loo(refit=True) fits again without each of them, fit.kfold() without a tenth at a "
-                "time, unless parameters belong to single units"
+                else f"fit.loo({_of(unit, 'refit=True')}) fits again without each of them, "
+                f"fit.kfold({_of(unit)}) without a tenth at a time, unless parameters belong to single units"
             )
         )
     return found
 
 
-def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
+def _finite_terms(fit: FitBase, unit: str) -> NDArray[np.float64]:
     """Terms of the log likelihood by unit, of enough draws."""
     refuse_sample(fit, "loo")
     terms = unit_terms(fit)
@@ -150,7 +157,7 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
     if np.prod(terms.shape[:2]) < 100:
         raise ValueError(
             f"{fit.engine} gave {counted(int(np.prod(terms.shape[:2])), 'draw')}, too few to leave data out "
-            f"by their weights; {_by_refits(fit)}"
+            f"by their weights; {_by_refits(fit, unit)}"
             + ", or an engine that draws"
             * can_draw(fit.run.card)
         )
@@ -159,9 +166,16 @@ def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
     return terms
 
 
-def _by_refits(fit: FitBase) -> str:
+def _by_refits(fit: FitBase, unit: str) -> str:
     """How units are left out by fits without them, to follow a message."""
-    return "use form='marginal' and kfold()" if _shares_effects(fit) else "use fit.kfold()"
+    if _shares_effects(fit):
+        return "use form='marginal' and kfold()"
+    return f"use fit.kfold({_of(unit)})"
+
+
+def _of(unit: str, *given: str) -> str:
+    """Arguments of a call that leaves out the same units."""
+    return ", ".join([f"unit={unit!r}"] * (unit != "set") + list(given))
 
 
 def _shares_effects(fit: FitBase) -> bool:
@@ -172,14 +186,14 @@ def _shares_effects(fit: FitBase) -> bool:
         return bool(dependent_sites(fit.run.problem))
 
 
-def _look_at_points(fit: FitBase) -> None:
+def _look_at_points(fit: FitBase, unit: str) -> None:
     """Refuse or warn where sites are points, at which the density of a unit is one of data that were seen."""
     points = point_sites(fit.tree)
     number = sum(points.values())
     if not number:
         return
     held = f"{fit.engine} holds {listed(list(points))} at points that were fitted to all units"
-    remedy = f"{_by_refits(fit)}, or an engine that draws these sites, such as 'nuts'"
+    remedy = f"{_by_refits(fit, unit)}, or an engine that draws these sites, such as 'nuts'"
     if number > _FEW:
         raise ValueError(
             f"{held}, so that units left out by weights are not left out of these {number} numbers, and the "
@@ -219,13 +233,7 @@ def _of_rows(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
     with run.precision:
         refuse_dependent_units(run.problem, "loo(unit='row')")
         layout = lay_out_units(run.problem)
-    groups = {role.name for role in run.signature.of_kind("groups")}
-    in_groups = groups & set(layout.dims) or any(o is not None for o in layout.owners.values())
-    if len(layout.dims) != 1 or in_groups:
-        raise ValueError(
-            f"{fit.method} has units of {list(layout.dims)}, which are not rows that links join; use "
-            "unit='set'"
-        )
+    refuse_no_rows(run, layout)
     ((dim, unit),) = layout.unit.items()
     if np.array_equal(unit, np.arange(len(unit))):
         return _of_units(fit, terms)
@@ -235,6 +243,7 @@ def _of_rows(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
         rest, alone = _without(fit, dim, unit, dropped)
         ratios[dropped] = rest[unit[dropped]] - flat.T[unit[dropped]]
         own[dropped] = alone
+    refuse_links_alone(run, own)
     observed, names = _observed(fit, "row"), unit_names(run, {dim: np.arange(len(unit))})
     return _weighted(ratios[observed], own[observed], names[observed])
 
@@ -262,7 +271,7 @@ def _without(
     keep = np.searchsorted(fit.tree["posterior"]["draw"].to_numpy(), kept)
     sites = fit.tree["posterior"].data_vars.items()
     draws = {str(n): v.to_numpy()[:, keep].reshape(-1, *v.shape[2:]) for n, v in sites}
-    bare = replace(run, data={**run.data, **links})
+    bare = replace(run, data={**run.data, **links}, unseen=True)  # of links, none may be left
     with bare.precision:
         layout = lay_out_units(bare.problem)
         found = posterior.derive(bare.problem, draws).log_likelihood

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from xarray import DataArray
 
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.guides.engines.problem.units import Layout, lay_out_units, observed_units
+from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.magnitudes import counted
 from ...common.warnings import warn_user
@@ -23,9 +25,12 @@ __all__ = [
     "by_unit",
     "num_observations",
     "observed_terms",
+    "refuse_links_alone",
+    "refuse_no_rows",
     "unit_names",
     "units_of_terms",
     "warn_of_few",
+    "without_links",
 ]
 
 _FEW = 5
@@ -74,6 +79,32 @@ def num_observations(fit: FitBase) -> int:
             dim = _dimension(layout, name)
             entries[dim] = entries.get(dim, 0) + math.prod(np.shape(trace[name]["value"]))
     return sum(entries.get(dim, int(own.sum())) for dim, own in told.items())
+
+
+def without_links(run: Run) -> Run:
+    """The run on the same data, without any links."""
+    bare = {n: v.take(np.zeros(0, int)) for n, v in run.data.items() if isinstance(v, Links)}
+    return replace(run, data={**run.data, **bare}, unseen=True)
+
+
+def refuse_no_rows(run: Run, layout: Layout) -> None:
+    """Refuse scores of single rows where units are not rows, or sets of rows that links join."""
+    groups = {role.name for role in run.signature.of_kind("groups")}
+    in_groups = groups & set(layout.dims) or any(o is not None for o in layout.owners.values())
+    if len(layout.dims) != 1 or in_groups:
+        raise ValueError(
+            f"{run.method} has units of {list(layout.dims)}, which are not rows that links join; use "
+            "unit='set'"
+        )
+
+
+def refuse_links_alone(run: Run, terms: NDArray[np.float64]) -> None:
+    """Refuse scores of rows where links are all that is observed; terms are those without any links."""
+    if not terms.any():
+        raise ValueError(
+            f"{run.method} observes links alone, so that rows without their links have no score; use "
+            "unit='set'"
+        )
 
 
 def unit_names(run: Run, unit: Mapping[str, NDArray[np.int64]]) -> NDArray[np.object_]:

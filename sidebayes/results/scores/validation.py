@@ -1,4 +1,4 @@
-"""Predictive scores for held-out units, and the information criterion of a mode."""
+"""Predictive scores for held-out units."""
 
 from __future__ import annotations
 
@@ -11,35 +11,40 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.code_length import code_length
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import individual_sites
 from sidebayes.guides.engines.problem.units import (
     Layout,
     lay_out_units,
     refuse_dependent_units,
-    refuse_powers,
 )
 
 from ...common.fields import check_integer, check_seed
+from ...common.magnitudes import shown
 from ...common.warnings import warn_user
 from ...runs.run import Run
 from ...tasks import Task, run_tasks
 from ..base.fit_base import FitBase
 from ..base.other_rows import joined_units, refuse_reading_others, sum_by_unit
-from .unit_names import by_unit, num_observations, observed_terms, unit_names, warn_of_few
+from .unit_names import (
+    by_unit,
+    observed_terms,
+    refuse_links_alone,
+    refuse_no_rows,
+    unit_names,
+    warn_of_few,
+    without_links,
+)
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOOKFold
 
 __all__ = [
     "Units",
-    "bic",
+    "check_unit",
     "deal_folds",
     "error_of_sum",
     "fits_without",
     "kfold",
-    "refuse_no_likelihood",
     "refuse_sample",
     "unit_terms",
     "units_held_out",
@@ -67,40 +72,11 @@ def refuse_sample(fit: FitBase, asked: str) -> None:
         )
 
 
-def bic(fit: FitBase) -> float:
-    """See `Fit.bic`."""
-    refuse_sample(fit, "BIC")
-    terms = unit_terms(fit)
-    if np.prod(terms.shape[:2]) > 1:
-        raise ValueError(
-            f"{fit.engine} gave draws, and BIC is of a mode; use fit.loo(), fit.log_evidence, or fit "
-            "with 'em' or 'map'"
-        )
-    if fit.config.hard_labels:
-        raise ValueError("K-means has no likelihood, so that it has no BIC; fit with 'em' or 'map'")
-    latent = {name: value[0, 0] for name, value in fit.tree["posterior"].data_vars.items()}
-    with fit.run.precision:
-        refuse_no_likelihood(fit.run)
-        values = {str(name): value.to_numpy() for name, value in latent.items()}
-        number = max(num_observations(fit), 1)
-        cost = code_length(fit.run.problem, values, number, fit.config.corners)
-    return 2 * (cost - float(terms.sum()))
-
-
-def refuse_no_likelihood(run: Run) -> None:
-    """Refuse BIC of a model whose density, given its sites, is no likelihood; call it under `precision`."""
-    refuse_powers(run.problem, "BIC")
-    if sites := individual_sites(run.problem):
-        raise ValueError(
-            f"BIC is of a likelihood, and {run.method} integrates no likelihood over the {sites[0]} of "
-            "individuals; use the log densities of groups that fit.group_log_likelihood integrates"
-        )
-
-
 def kfold(
     fit: FitBase,
     num_folds: int = 10,
     *,
+    unit: str = "set",
     seed: int = 0,
     n_jobs: int | None = None,
     progress: bool = True,
@@ -126,8 +102,12 @@ def kfold(
     num_folds : int
         Number of folds, at least 2. With as many folds as connected sets, one set is left out at a
         time.
+    unit : {"set", "row"}
+        "set" leaves out units. "row" deals single rows to folds, even where links tie them, drops
+        all links of a fold's rows, and scores each row by its density alone, as `loo` does. Fits
+        with any links, or with none, can then be compared.
     seed : int
-        Seed of the assignment of connected sets to folds, and of the engine.
+        Seed of the assignment of units to folds, and of the engine.
     n_jobs : int, optional
         Number of folds to fit in parallel; by default one, or as ``joblib.parallel_config`` sets
         it. The scores are the same.
@@ -145,24 +125,27 @@ def kfold(
     ValueError
         If there are fewer units than folds; if the data do not determine the units; if parameters
         belong to single rows, so that held-out rows have no density; or if the density of a row
-        depends on which other rows are given, for example through a mean over rows.
+        depends on which other rows are given, for example through a mean over rows; or, for "row",
+        if units do not consist of rows.
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 
+    check_unit(unit)
     refuse_sample(fit, "kfold")
-    units = units_held_out(fit, "kfold")
-    unit, starts = units.of, units.starts
-    flat = np.concatenate([starts[dim] + u for dim, u in unit.items()])
-    dims = np.repeat(np.arange(len(unit)), [int(u.max()) + 1 for u in unit.values()])
+    units = units_held_out(fit, "kfold", unit)
+    of, starts = units.of, units.starts
+    flat = np.concatenate([starts[dim] + u for dim, u in of.items()])
+    dims = np.repeat(np.arange(len(of)), [int(u.max()) + 1 for u in of.values()])
     fold = deal_folds(flat, num_folds, seed, dims)
+    within = _by_row(fit, of) if unit == "row" else _by_joined_unit(fit, units.layout, of)
     elpd = np.full(units.size, np.nan)
     unsettled = {}
     held = (
-        Task(f"fold {number + 1}", {d: fold[starts[d] + u] == number for d, u in unit.items()})
+        Task(f"fold {number + 1}", {d: fold[starts[d] + u] == number for d, u in of.items()})
         for number in range(num_folds)
     )
     how: dict[str, Any] = {"n_jobs": n_jobs, "title": "k-fold", "progress": progress}
-    refits = fits_without(fit, unit, held, seed=seed, total=num_folds, **how)
+    refits = fits_without(fit, of, held, alone=unit == "row", seed=seed, total=num_folds, **how)
     for number, refit in enumerate(refits):
         for dim, (numbers, density) in refit.density.items():
             elpd[starts[dim] + numbers] = density
@@ -171,8 +154,8 @@ def kfold(
     warn_of_unsettled("on folds", unsettled)
     left = np.bincount(fold[flat], minlength=num_folds)
     warn_of_few(fit, int(units.observed.sum()), len(flat), len(flat) - int(left.max()))
-    elpd, inside = elpd[units.observed], _by_joined_unit(fit, units.layout, unit)[units.observed]
-    names = unit_names(fit.run, unit)[units.observed]
+    elpd, inside = elpd[units.observed], within[units.observed]
+    names = unit_names(fit.run, of)[units.observed]
     return ELPDDataLOOKFold(
         elpd=float(elpd.sum()),
         se=error_of_sum(elpd),
@@ -186,6 +169,12 @@ def kfold(
         n_folds=num_folds,
         p_kfold_i=by_unit("p_kfold_i", inside - elpd, names),
     )
+
+
+def check_unit(unit: str) -> None:
+    """Refuse what is no unit of `loo` and `kfold`."""
+    if not isinstance(unit, str) or unit not in ("set", "row"):
+        raise ValueError(f"unit = {shown(unit)}; expected 'set' or 'row'")
 
 
 def error_of_sum(terms: NDArray[np.float64]) -> float:
@@ -218,8 +207,8 @@ class Units(NamedTuple):
     observed: NDArray[np.bool_]
 
 
-def units_held_out(fit: FitBase, asked: str) -> Units:
-    """Units of the data of a fit, which can be held out.
+def units_held_out(fit: FitBase, asked: str, kind: str = "set") -> Units:
+    """Units of the data of a fit, which can be held out; single rows if the `kind` is "row".
 
     Raises
     ------
@@ -236,6 +225,9 @@ def units_held_out(fit: FitBase, asked: str) -> Units:
     stored = fit.tree["log_likelihood"].data_vars  # in whose order `loo` has the units
     own = dict.fromkeys(layout.site_dims[str(name)] for name in stored)
     unit = {dim: unit[dim] for dim in own if dim in unit}
+    if kind == "row":
+        refuse_no_rows(fit.run, layout)
+        unit = {dim: np.arange(len(u)) for dim, u in unit.items()}
     if fit.run.unit_sites:
         raise ValueError(
             f"{fit.method}: sites {fit.run.unit_sites} change shape with the data, so that rows "
@@ -262,6 +254,7 @@ class _Refits(NamedTuple):
     of: Callable[..., FitBase]
     base: Run
     unit: Mapping[str, NDArray]
+    alone: bool
     sized_by_units: Collection[str]
 
 
@@ -287,6 +280,7 @@ def fits_without(
     unit: Mapping[str, NDArray],
     held: Iterable[Task],
     *,
+    alone: bool = False,
     seed: int,
     **how: Any,
 ) -> Iterator[Refit]:
@@ -299,12 +293,14 @@ def fits_without(
         Unit of every element, by dimension.
     held : iterable of Task
         Which elements to hold out, as a mask by dimension.
+    alone : bool
+        Score the elements without the links among them.
     seed : int
     **how
         Arguments of `run_tasks`.
     """
     base = replace(fit.run.settled(), seed=seed, checkpoint=None)
-    shared = _Refits(type(fit).of, base, unit, fit.run.sized_by_units)
+    shared = _Refits(type(fit).of, base, unit, alone, fit.run.sized_by_units)
     return run_tasks(_fit_without, held, shared, **how)
 
 
@@ -313,6 +309,7 @@ def _fit_without(shared: _Refits, held: Mapping[str, NDArray]) -> Refit:
     # a plate needs a row: of a dimension that nothing is held out of, the first unit stands in
     shown = {d: m if m.any() else shared.unit[d] == shared.unit[d][0] for d, m in held.items()}
     rest = replace(shared.base.subset(shown), unseen=True)
+    rest = without_links(rest) if shared.alone else rest
     found, draws = _held_out(some, rest, shown, shared.unit, shared.sized_by_units)
     density = {dim: own for dim, own in found.items() if held[dim].any()}
     doubt = "" if some.status.converged else some.status.message
@@ -367,6 +364,15 @@ def deal_folds(
         fold[one] = np.lexsort((points.sum(axis=0), points[dims[one]]))[0]
         points[dims[one], fold[one]] += size[one]
     return fold
+
+
+def _by_row(fit: FitBase, unit: Mapping[str, NDArray]) -> NDArray[np.float64]:
+    """Log density of each row alone, without its links, given the whole fit."""
+    whole = {dim: np.ones(len(u), bool) for dim, u in unit.items()}
+    found, _ = _held_out(fit, without_links(fit.run), whole, unit, ())
+    terms = np.concatenate([density for _, density in found.values()])
+    refuse_links_alone(fit.run, terms)
+    return terms
 
 
 def _by_joined_unit(

@@ -5,6 +5,7 @@ from html import escape
 import numpy as np
 import pytest
 import xarray as xr
+from sidebayes.diagnostics.comparison import doubts as module
 from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.comparison.doubts import converged, doubts
 from sidebayes.diagnostics.pictures.report import render_report
@@ -66,6 +67,15 @@ def test_the_page_carries_the_sentence(sound):
         render_report(fits).count(escape(doubts(fits)["stuck"])) == 2
     )  # in the list and its section
     assert "has not converged" not in render_report({"long": sound})
+
+
+def test_fits_are_measured_once_for_a_page(sound, monkeypatch):
+    fits = {"stuck": sampler(soft_labels(), OTHER), "long": sound}
+    comparison = compare_fits(fits)
+    said = doubts(fits)
+    monkeypatch.setattr(module, "measure", None)
+    assert doubts(fits, comparison) == said
+    assert escape(said["stuck"]) in render_report(fits)
 
 
 def test_another_model_is_no_advice(sound):

@@ -43,8 +43,8 @@ def test_modes_of_other_data_and_draws_are_not_compared():
     rows, sets = with_unit(mode(2, 9.0), points), with_unit(mode(3, 8.0), points // 2)
     said = str(compare_fits({"rows": rows, "sets": sets}))
     assert (
-        "they are of other units, which links tie together; fit them with an engine that draws, such as "
-        "laplace or nuts, whose .loo(unit='row') scores rows without their links" in said
+        "they are of other units, which links tie together; .kfold(unit='row') scores rows without "
+        "their links" in said
     )
     frame = compare_fits({"2": one, "draws": drawn}).frame
     assert frame.loc["2", "bic"] == 10.0

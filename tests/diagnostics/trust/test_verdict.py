@@ -237,6 +237,7 @@ def test_independent_draws_are_counted(engine):
         (climbed([-200.0], [-200.0]), "bad", "no step"),
         (climbed([-230.0, -200.0], [-230.0, -200.0]), "caution", "still rose by 30"),
         (climbed(SETTLED, [-250.0, -249.999]), "caution", "No other start"),
+        (climbed(SETTLED, *[[-250.0, -249.999]] * 60), "caution", "No other of 61 starts"),
         (
             climbed(SETTLED, config=EM(num_restarts=1)),
             "caution",

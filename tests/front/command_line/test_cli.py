@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from sidebayes.diagnostics.comparison.compare import Comparison
 from sidebayes.guides.engines.plumbing import checkpoint
 from sidebayes.models.blocks.side_information.groups import check_order_of_groups
 from typer.testing import CliRunner
@@ -230,12 +231,14 @@ def test_coefficients_are_shown(tables, monkeypatch):
     )
     outcome = Outcome(fit, [], pd.Series(range(10)))
     monkeypatch.setattr("sidebayes.commands.fitting.fit_asked", lambda asked: outcome)
-    monkeypatch.setattr(sidebayes, "compare", lambda fits: "compared")
+    table = Comparison(pd.DataFrame({"links": [""]}), ("see fit.effects()",))
+    monkeypatch.setattr(sidebayes, "compare", lambda fits: table)
     text = run("fit", "joint_survival", "long.csv", *MIXED, "--survival", "Surv(time, event) ~ 1")
     shown = text[text.index("standard_error") :].splitlines()[1:3]
     assert [line.split() for line in shown] == [["Intercept", "0.5"], ["t", "0.1"]]
     of_survival = text[text.index("estimate") :].splitlines()[1:]
     assert [line.split()[0] for line in of_survival if line] == parts[:2]
+    assert "see sidebayes.load('fit.nc').effects() in Python" in text
 
 
 def test_fixed_effects_are_shown(tables, monkeypatch):
@@ -376,6 +379,21 @@ def test_words_of_arguments_become_flags():
     )
     assert in_flags("num_clusters is missing", flags) == "--num-clusters is missing"
     assert in_flags("the seed of xseed=3, seed == 4", flags) == "the seed of xseed=3, seed == 4"
+
+
+def test_what_only_python_does_is_said_of_the_saved_fit():
+    flags = {"num_clusters": "--num-clusters", "prior": "--option prior="}
+    said = {
+        "see fit.suspect_links(), or .loo(unit='row')": "see sidebayes.load('fit.nc').suspect_links() in "
+        "Python, or sidebayes.load('fit.nc').loo(unit='row') in Python",
+        "take prior=GaussianPrior.by_evidence(x, num_clusters), or prior='flat'": "take prior="
+        "GaussianPrior.by_evidence(x, num_clusters) in Python, or --option prior='flat'",
+        "start it there (init=), by sidebayes.fit(init=fit)": "start it there (init= in Python), by "
+        "sidebayes.fit(init=fit)",
+    }
+    for text, words in said.items():
+        assert in_flags(text, flags) == words
+    assert in_flags("see fit.loo()", {}) == "see sidebayes.load('fit.nc').loo() in Python"
 
 
 def test_version():

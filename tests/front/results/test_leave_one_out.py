@@ -18,6 +18,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_l
 
 import sidebayes
 from sidebayes import LinkedCategorical, LinkedMixture, Links, SideBayesWarning
+from sidebayes.results.scores.validation import deal_folds
 from tests.support.draws import told
 
 X = np.random.default_rng(3).normal([[0.0]] * 4 + [[2.5]] * 4, 1.0)
@@ -64,9 +65,9 @@ class OfGrid(Engine):
         return EngineResult("grid", {"mu": draws}, {"lp": lp}, empty, status, seconds)
 
 
-def exact(row):
-    """Log density of a row given all others and the links among these."""
-    rest = np.delete(np.arange(len(X)), row)
+def exact(row, out=None):
+    """Log density of a row given the rows that are not left out and the links among these."""
+    rest = np.delete(np.arange(len(X)), row if out is None else out)
     prior = norm.logpdf(GRID, 0.0, 3.0) + log_density(X[rest], LINKS.subset(rest))
     own = np.logaddexp(norm.logpdf(X[row, 0]), norm.logpdf(X[row, 0], GRID)) - np.log(2)
     return logsumexp(prior + own) - logsumexp(prior)
@@ -84,7 +85,8 @@ def fits():
 
 
 def test_rows_are_scored_without_their_links(fits):
-    with pytest.warns(SideBayesWarning, match="at 1 of 8 units"):
+    said = r"at 1 of 8 units.*loo\(unit='row', refit=True\).*kfold\(unit='row'\)"
+    with pytest.warns(SideBayesWarning, match=said):
         weighted = fits["linked"].loo(unit="row")
     expected = np.array([exact(row) for row in range(len(X))])
     sound = (weighted.pareto_k <= weighted.good_k).to_numpy()
@@ -95,6 +97,17 @@ def test_rows_are_scored_without_their_links(fits):
     assert found.n_data_points == len(X)
     with pytest.warns(SideBayesWarning, match="at 1 of 4 units"):  # {0, 1, 2, 6}, 3, {4, 5}, 7
         fits["linked"].loo()
+
+
+def test_folds_of_rows_are_scored_without_their_links(fits):
+    fold = deal_folds(np.arange(len(X)), 2, seed=1)
+    expected = [exact(row, np.flatnonzero(fold == fold[row])) for row in range(len(X))]
+    found = fits["linked"].kfold(2, unit="row", seed=1, progress=False)
+    np.testing.assert_allclose(found.elpd_i, expected, atol=0.03)
+    assert [*found.elpd_i.coords["unit"].values] == [str(row) for row in range(len(X))]
+    assert found.p == pytest.approx(float(found.p_kfold_i.sum()))
+    with pytest.raises(ValueError, match="expected 'set' or 'row'"):
+        fits["linked"].kfold(2, unit="rows")
 
 
 def test_the_use_of_links_can_be_asked(fits):
@@ -139,6 +152,17 @@ def test_rows_of_groups_that_share_a_label_are_no_units():
     who = ["d", "a", "c", "a", "d", "c"]
     y = X[:6, 0]
     fit = told(grouped, (y, who), {"loc": 0.5})
+    assert "6 rows of 3 subjects, 2 clusters, 0 links" in repr(fit)
     assert fit.loo().n_data_points == 3
     with pytest.raises(ValueError, match=r"has units of \['subjects'\].*use unit='set'"):
         fit.loo(unit="row")
+    with pytest.raises(ValueError, match=r"has units of \['subjects'\].*use unit='set'"):
+        fit.kfold(2, unit="row")
+
+
+def test_rows_without_links_have_no_score_where_links_alone_are_observed():
+    at = {"coefficients": [[-1.0, 0.0], [1.0, 0.0]]}
+    links = Links.must_link([(0, 1)], 2.0)
+    fit = told("pairwise_gp", (X.reshape(4, 2), links), at, num_clusters=2)
+    with pytest.raises(ValueError, match="pairwise_gp observes links alone, so that rows"):
+        fit.kfold(2, unit="row")
