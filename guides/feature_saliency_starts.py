@@ -125,6 +125,6 @@ def next_best(
             return None
         labels.append(prob[0].argmax(axis=-1))
     return (
-        f"The next of {len(value)} starts has a message {gap:.3g} nats longer, and its labels agree with these "
-        f"to an adjusted Rand index of {adjusted_rand_score(*labels):.2f}"
+        f"The next of {len(value)} starts has a message {gap:.3g} nats longer, and its labels agree with "
+        f"these to an adjusted Rand index of {adjusted_rand_score(*labels):.2f}"
     )

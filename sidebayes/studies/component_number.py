@@ -18,12 +18,13 @@ from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
 from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.models.blocks.block_facts import Improper
+from sidebayes.models.blocks.copies import remark_on_copied_rows
 from sidebayes.models.blocks.side_information.partial_labels import TooFewClustersError
 
 from ..api import fit
 from ..common.fields import check_seed
 from ..common.magnitudes import counted, shown
-from ..common.warnings import told_once
+from ..common.warnings import told_once, warn_user
 from ..results.fit import Fit
 from ..results.scores.information import refuse_no_likelihood
 from ..runs.arguments import read_run
@@ -174,6 +175,7 @@ def select_components(
         asked = _run_of(method, data, greatest, None if by_evidence else engine)
         if isinstance(asked, Run):
             _refuse_without_bic(asked)
+            _warn_of_copies(asked)
     if by_evidence and not draws:
         raise ValueError(
             f"{method} has engines that end at a mode, and none that gives an evidence; choose by "
@@ -231,6 +233,15 @@ def select_components(
     )
     why = {number: str(error) for number, error in lost.items()}
     return ComponentChoice.of(fits[chosen], path, argument=argument, lost=why, is_least=is_least)
+
+
+def _warn_of_copies(run: Run) -> None:
+    """Warn where nearly all rows have a copy, since BIC counts them as independent."""
+    for role in run.signature.of_kind("table"):
+        value = run.data.get(role.name)
+        said = None if value is None else remark_on_copied_rows(role.name, value)
+        if said is not None:
+            warn_user(said)
 
 
 def _refuse_without_bic(run: Run) -> None:

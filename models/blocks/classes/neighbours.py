@@ -109,8 +109,9 @@ class NeighbourMixture(LinkedMixture):
         return found if told is None else jnp.where(self._is_anchor[:, None], told, found)
 
     def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
-        """Say that the units of the features determine which labelled points are near."""
-        return remark_on_units(name, np.asarray(value, float))
+        """Say that the units of the features determine which labelled points are near, or name copies."""
+        said = remark_on_units(name, np.asarray(value, float))
+        return said or super().remark_on_data(name, value, draws)
 
     @property
     def _is_anchor(self) -> Array:

@@ -1,11 +1,10 @@
-"""Linear mixed models whose data determine no parameters or leave no noise, singular estimates, copies."""
+"""Linear mixed models whose data determine no parameters or leave no noise, and singular estimates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 from scipy.sparse import csr_array
@@ -22,7 +21,6 @@ __all__ = [
     "exact_fit",
     "independent_columns",
     "is_singular",
-    "remark_on_copies",
 ]
 
 UNDETERMINED = (
@@ -62,9 +60,6 @@ _EXACT = 1e-13
 
 _NO_SPREAD = 5e-3
 """Standard deviation of outcomes due to random effects, relative to the noise, that counts as zero."""
-
-_COPIES, _DISTINCT = 0.9, 0.2
-"""Copies are reported if at least this share of rows has one, and this share of outcomes is distinct."""
 
 _SINGULAR = 1e-12
 """Least eigenvalue below which directions of unit length count as dependent."""
@@ -285,32 +280,3 @@ def _inner_products(
     noises = noises + np.diag(count - 2 * np.trace(between, axis1=1, axis2=2))
     inner = np.block([[effects, np.transpose(mixed)], [np.array(mixed), noises]])
     return inner, np.sqrt(np.concatenate([np.diag(plain), count]))
-
-
-def remark_on_copies(name: str, y: ArrayLike, *columns: ArrayLike | None) -> str | None:
-    """Return a sentence on rows nearly all of which have a copy; None if they are rows of their own.
-
-    Outcomes of few distinct values, such as scores, are equal by chance.
-
-    Parameters
-    ----------
-    name : str
-        Of the outcomes, for messages.
-    y : array_like, shape (num_rows,)
-    *columns : array_like, shape (num_rows,) or (num_rows, num_columns), or None
-        What else is known of the rows.
-    """
-    outcomes = np.asarray(y, float)
-    size = len(outcomes)
-    if not _DISTINCT * size <= len(np.unique(outcomes)) <= (1 - _COPIES / 2) * size:
-        return None
-    table = pd.DataFrame(
-        np.column_stack([outcomes, *(np.asarray(c) for c in columns if c is not None)])
-    )
-    number = int(table.duplicated(keep=False).sum())
-    if number < _COPIES * size:
-        return None
-    return (
-        f"{number} of {size} rows of {name} equal another one in all columns, and copies count as "
-        "independent, so that standard errors are too small; keep one of each, table.drop_duplicates()"
-    )

@@ -28,6 +28,7 @@ from sidebayes.common.magnitudes import listed, shown
 from sidebayes.common.warnings import warn_user
 
 from ..block import Expanded
+from ..copies import remark_on_copies
 from ..side_information.groups import Groups
 from .densities.basis import least_squares, lower_basis
 from .densities.structure import FactorUnits, Structure
@@ -40,7 +41,6 @@ from .identified import (
     exact_fit,
     independent_columns,
     is_singular,
-    remark_on_copies,
 )
 from .priors import EffectsPrior, inverse
 from .updates import MixedUpdates

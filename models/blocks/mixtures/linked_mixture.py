@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -12,6 +12,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from ..collapsed import Batch, Fitted, ScoresMore
+from ..copies import remark_on_copied_rows
 from ..label_inference.label_graph import LabelGraph
 from ..side_information.groups import Groups
 from .finite_mixture import FiniteMixture
@@ -104,6 +105,10 @@ class LinkedMixture(FiniteMixture):
     def varies_by_row(self) -> bool:
         """Whether densities have parameters by row, so that a subset of the rows has no density."""
         return varies_by_row(self.components)
+
+    def remark_on_data(self, name: str, value: Any, draws: Mapping[str, Any]) -> str | None:
+        """Say that nearly all rows have a copy."""
+        return remark_on_copied_rows(name, value) if self.groups is None else None
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Log-factors that couple data, labels and links.

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpyro.handlers import substitute, trace
 from scipy.stats import multivariate_normal
+from sidebayes.models.blocks.copies import remark_on_copied_rows, remark_on_copies
 from sidebayes.models.blocks.effects.densities.conditional import sample_effects
 from sidebayes.models.blocks.effects.densities.structure import Structure
 from sidebayes.models.blocks.effects.identified import (
@@ -13,7 +14,6 @@ from sidebayes.models.blocks.effects.identified import (
     covariance_is_determined,
     exact_fit,
     independent_columns,
-    remark_on_copies,
 )
 from sidebayes.models.blocks.effects.parameters import mixed_parameters
 from sidebayes.models.blocks.effects.priors import EffectsPrior
@@ -228,6 +228,17 @@ def test_copies_of_rows_are_said():
         assert remark(*own) is None
     visits = np.tile([0.0, 1.0], 14)  # scores that are equal by chance
     assert remark(np.tile([1.0, 2.0, 1.0, 2.0], 7), visits, np.zeros(28)) is None
+
+
+def test_copies_of_rows_of_several_columns_are_said():
+    rows = np.random.default_rng(1).normal(size=(30, 2))
+    said = remark_on_copied_rows("x", np.concatenate([rows, rows]))
+    assert said.startswith("60 of 60 rows of x equal another one in all columns")
+    again = rows[np.random.default_rng(2).integers(30, size=30)]  # a bootstrap sample
+    scores = np.random.default_rng(3).integers(5, size=(60, 2))  # equal by chance
+    rounded = np.random.default_rng(4).normal(size=(200, 2)).round(1)
+    for own in (rows, again, scores, rounded, np.concatenate([rows, rows])[:, :1]):
+        assert remark_on_copied_rows("x", own) is None
 
 
 def test_a_fit_to_copies_is_a_caution():
