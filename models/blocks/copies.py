@@ -5,15 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 __all__ = ["remark_on_copied_rows", "remark_on_copies"]
 
 _COPIES, _DISTINCT = 0.9, 0.2
 """Copies are reported if at least this share of rows has one, and this share of outcomes is distinct."""
 
+_TIMES = 2, 3, 5
+"""How often rows may occur that were copied."""
+
+_ALL, _FEWEST = 0.95, 10
+"""Least share of the rows that occur so often or a multiple of it, and least number of distinct rows."""
+
 
 def remark_on_copied_rows(name: str, rows: ArrayLike) -> str | None:
-    """Return a sentence on rows of several columns nearly all of which have a copy; None if there is no such.
+    """Return a sentence on rows of several columns that occur twice, three or five times; None otherwise.
+
+    Rows that are equal by chance, such as scores, occur in even and in odd numbers.
 
     Parameters
     ----------
@@ -22,10 +31,21 @@ def remark_on_copied_rows(name: str, rows: ArrayLike) -> str | None:
     rows : array_like, shape (num_rows, num_columns)
     """
     table = np.asarray(rows)
-    if table.ndim != 2 or table.shape[1] < 2 or not len(table):
+    if table.ndim != 2 or table.shape[1] < 2:
         return None
-    finest = max(table.T, key=lambda column: len(np.unique(column)))
-    return remark_on_copies(name, finest, table)
+    first = np.unique(table[:, 0], return_counts=True)[1]  # where copies are equal as well
+    if not any(_occurring(first, times) >= _ALL * len(table) for times in _TIMES):
+        return None
+    counts = pd.DataFrame(table).value_counts(dropna=False, sort=False).to_numpy()
+    copied = max(_occurring(counts, times) for times in _TIMES)
+    if len(counts) < _FEWEST or copied < _ALL * len(table):
+        return None
+    return _said(name, copied, len(table))
+
+
+def _occurring(counts: NDArray[np.int64], times: int) -> int:
+    """Return the number of rows that occur so often, or a multiple of it."""
+    return int(counts[counts % times == 0].sum())
 
 
 def remark_on_copies(name: str, y: ArrayLike, *columns: ArrayLike | None) -> str | None:
@@ -51,6 +71,10 @@ def remark_on_copies(name: str, y: ArrayLike, *columns: ArrayLike | None) -> str
     number = int(table.duplicated(keep=False).sum())
     if number < _COPIES * size:
         return None
+    return _said(name, number, size)
+
+
+def _said(name: str, number: int, size: int) -> str:
     return (
         f"{number} of {size} rows of {name} equal another one in all columns, and copies count as "
         "independent, so that standard errors are too small and BIC takes too large a model; keep one of "

@@ -187,7 +187,7 @@ def test_what_many_fits_say_is_said_once_and_of_the_users_line(ran, monkeypatch)
 
 def test_copies_of_rows_are_told(ran):
     with pytest.warns(sb.SideBayesWarning, match="300 of 300 rows of x equal another one"):
-        sb.select_components("gmm", np.concatenate([X, X]), num_clusters=[1, 2])
+        sb.select_components("gmm", np.concatenate([X, X]), num_clusters=range(1, 6))
 
 
 def test_fewer_components_than_links_need_have_no_score_and_are_not_advised(ran, monkeypatch):
