@@ -33,7 +33,8 @@ def remark_on_copied_rows(name: str, rows: ArrayLike) -> str | None:
     table = np.asarray(rows)
     if table.ndim != 2 or table.shape[1] < 2:
         return None
-    first = np.unique(table[:, 0], return_counts=True)[1]  # where copies are equal as well
+    # where copies are equal as well
+    first = pd.Series(table[:, 0]).value_counts(dropna=False, sort=False).to_numpy()
     if not any(_occurring(first, times) >= _ALL * len(table) for times in _TIMES):
         return None
     counts = pd.DataFrame(table).value_counts(dropna=False, sort=False).to_numpy()
@@ -43,7 +44,7 @@ def remark_on_copied_rows(name: str, rows: ArrayLike) -> str | None:
     return _said(name, copied, len(table))
 
 
-def _occurring(counts: NDArray[np.int64], times: int) -> int:
+def _occurring(counts: NDArray, times: int) -> int:
     """Return the number of rows that occur so often, or a multiple of it."""
     return int(counts[counts % times == 0].sum())
 

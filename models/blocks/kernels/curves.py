@@ -26,6 +26,9 @@ from .curve_starts import Setting
 
 __all__ = ["Curves", "Scale"]
 
+_VANISHING = 0.05
+"""Noise at a mode, relative to its typical value, below which curves pass through the data."""
+
 
 class Scale(Block):
     """A learned positive parameter of curves, with its starting values and its unit.
@@ -70,6 +73,20 @@ class Scale(Block):
         """Coordinates in typical units."""
         return ComposeTransform(
             [bijector, AffineTransform(0.0, self.typical, constraints.positive)]
+        )
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say that noise vanishes at a mode; see `Remarking`."""
+        noise = np.asarray(values["curve_scale"])
+        if self.name != "noise" or noise.shape[:2] != (1, 1) or isinstance(self.typical, Tracer):
+            return None
+        ratio = noise[0, 0] / np.asarray(self.typical)
+        if not (ratio < _VANISHING).any():
+            return None
+        return (
+            f"noise is {noise.min():.2g}, {ratio.min():.1g} times its typical value: at a mode of curves and "
+            "noise together, curves pass through the data and the noise vanishes; give noise=, or take "
+            "engine='cavi', which integrates over the curves"
         )
 
     def starts(

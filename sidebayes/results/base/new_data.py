@@ -79,8 +79,9 @@ def check_new(
                 getattr(some.get(role.own_frame), "codes", None) for some in (checked, run.data)
             )
             frames = {"frames": own, "reference_frames": before}
-            whole = {"by_length": role.of_kernel, "names": names, "are_new": True}
-            warn_of_far_rows(role.name, new, old, **frames, **whole)
+            warn_of_far_rows(
+                role.name, new, old, **frames, by_length=role.of_kernel, names=names, are_new=True
+            )
             if old.ndim == 2 and own is None and before is None and not role.of_kernel:
                 warn_of_other_units(role.name, new, old, names)
     for role in signature.data:

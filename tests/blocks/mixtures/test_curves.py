@@ -5,13 +5,14 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from scipy.integrate import quad
 from scipy.special import digamma
 from scipy.stats import beta, norm
 from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.kernels.curve_density import CurveDensity
-from sidebayes.models.blocks.kernels.curves import Curves
+from sidebayes.models.blocks.kernels.curves import Curves, Scale
 from sidebayes.models.blocks.kernels.stationary import choose_anchors, features, gram
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
@@ -294,3 +295,13 @@ def test_rows_of_another_shape_than_the_components_are_refused():
     density = CurveDensity("rbf", INPUTS, INPUTS, jnp.zeros((3, 1, 6)), **SCALES)
     with pytest.raises(ValueError, match=r"data have shape \(6,\).*rows of shape \(1,\)"):
         LinkedMixture(labels, density).log_prob(Y[:, 0])
+
+
+def test_noise_that_vanishes_at_a_mode_is_said():
+    noise = Scale("noise", dist.LogNormal(np.log(0.3), 1.0), 0.3, None, "outputs")
+    said = noise.remark({"curve_scale": np.full((1, 1), 1e-4)})
+    assert said.startswith("noise is 0.0001, 0.0003 times its typical value")
+    assert noise.remark({"curve_scale": np.full((1, 1), 0.1)}) is None
+    assert noise.remark({"curve_scale": np.full((2, 50), 1e-4)}) is None  # draws
+    length = Scale("length_scale", dist.LogNormal(0.0, 1.0), 1.0, None, "outputs")
+    assert length.remark({"curve_scale": np.full((1, 1), 1e-4)}) is None
