@@ -18,10 +18,10 @@ from sidebayes.guides.engines.base import Engine, FitError, SideBayesWarning
 from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.models.blocks.block_facts import Improper
-from sidebayes.models.blocks.copies import remark_on_copied_rows
 from sidebayes.models.blocks.side_information.partial_labels import TooFewClustersError
 
 from ..api import fit
+from ..common.copies import remark_on_copied_rows
 from ..common.fields import check_seed
 from ..common.magnitudes import counted, shown
 from ..common.warnings import told_once, warn_user

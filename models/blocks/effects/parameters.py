@@ -24,11 +24,11 @@ from numpyro.distributions.transforms import (
 )
 
 from sidebayes.common.columns import ColumnsError
+from sidebayes.common.copies import remark_on_copies
 from sidebayes.common.magnitudes import listed, shown
 from sidebayes.common.warnings import warn_user
 
 from ..block import Expanded
-from ..copies import remark_on_copies
 from ..side_information.groups import Groups
 from .densities.basis import least_squares, lower_basis
 from .densities.structure import FactorUnits, Structure

@@ -26,6 +26,7 @@ from .covariates import warn_of_nothing_left
 __all__ = [
     "ShapeChart",
     "beyond_noise",
+    "chart_of_shapes",
     "check_outline",
     "check_shapes",
     "choose_chart",
@@ -227,12 +228,14 @@ def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.f
             "least"
         )
     refuse_gaps("shapes", whole, "drop such individuals, or estimate their landmarks")
-    return _chart(whole, np.arange(len(whole)), num_modes)
+    return chart_of_shapes(whole, np.arange(len(whole)), num_modes)
 
 
-def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.float64]:
-    """See `shape_chart`; `names` of the individuals are for messages."""
-    mean = align_landmarks(whole, names).mean
+def chart_of_shapes(
+    whole: NDArray, names: NDArray, num_modes: int | None, *, warn: bool = True
+) -> NDArray[np.float64]:
+    """See `shape_chart`; `names` of the individuals are for messages, which those that were told need not."""
+    mean = align_landmarks(whole, names, warn=warn).mean
     basis, coordinates = _everywhere(mean, whole)
     _, deviations, directions = np.linalg.svd(coordinates - coordinates.mean(axis=0))
     if len(whole) < 2 or deviations[0] < _SAME:
@@ -332,7 +335,7 @@ def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray
     if options.get("size") is True:
         apart = whole - whole.mean(axis=1, keepdims=True)
         warn_of_units(np.linalg.norm(apart, axis=(1, 2)), np.asarray(subjects.names, dtype=object))
-    return _chart(whole, np.asarray(subjects.names), options.get("num_modes"))
+    return chart_of_shapes(whole, np.asarray(subjects.names), options.get("num_modes"))
 
 
 def check_shapes(data: Mapping[str, Any]) -> None:

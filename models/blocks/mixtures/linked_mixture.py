@@ -11,8 +11,9 @@ import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions import constraints
 
+from sidebayes.common.copies import remark_on_copied_rows
+
 from ..collapsed import Batch, Fitted, ScoresMore
-from ..copies import remark_on_copied_rows
 from ..label_inference.label_graph import LabelGraph
 from ..side_information.groups import Groups
 from .finite_mixture import FiniteMixture

@@ -17,8 +17,8 @@ from sidebayes.models.blocks.manifolds.point_clouds.completion import completed
 from sidebayes.models.blocks.manifolds.point_clouds.registration import register
 from sidebayes.models.blocks.manifolds.preshape import nearest_rotation
 from sidebayes.models.blocks.manifolds.shape_chart import (
+    chart_of_shapes,
     directions_beyond_noise,
-    shape_chart,
     whole_chart,
 )
 from sidebayes.models.blocks.side_information.groups import Groups
@@ -313,11 +313,12 @@ def _of_landmarks(
         given = _checked(reference, found.mean.shape[1], len(found.mean))
         _warn_beside(points, given)
         whole = _laid_on(whole, given)
-    chart = shape_chart(whole, num_modes)
+    names = np.asarray(points.names)
+    chart = chart_of_shapes(whole, names, num_modes, warn=False)
     if num_modes is None:
         least = max(_LEAST_MODES, directions_beyond_noise(whole))
         if chart.shape[2] <= least:
-            chart = shape_chart(whole, least)
+            chart = chart_of_shapes(whole, names, least, warn=False)
     laid = _rows_of(points, _laid_on(points.to_array(), chart[..., 0]))
     return RegisteredPoints(*laid, chart, points.landmark_names)
 

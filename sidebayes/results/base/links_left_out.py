@@ -107,8 +107,8 @@ def told_with_weaker_links(fit: FitBase) -> tuple[str, str] | None:
     if some > _RISE:
         return "caution", (
             f"With weights that allow {_RATE:.0%} to be wrong, the log likelihood is higher by {some:.2g}: "
-            "points contradict some of the links, which are wrong, or are of classes that have not the form "
-            f"of the clusters. Compare with a fit to links.with_strength(flip_rate_weight({_RATE})), or "
+            "points contradict some of the links. Either these are wrong, or clusters of this form do not "
+            f"fit the classes. Compare with a fit to links.with_strength(flip_rate_weight({_RATE})), or "
             "estimate_flip_rate; see fit.suspect_links()"
         )
     return None

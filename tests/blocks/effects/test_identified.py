@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from numpyro.handlers import substitute, trace
 from scipy.stats import multivariate_normal
-from sidebayes.models.blocks.copies import remark_on_copied_rows, remark_on_copies
 from sidebayes.models.blocks.effects.densities.conditional import sample_effects
 from sidebayes.models.blocks.effects.densities.structure import Structure
 from sidebayes.models.blocks.effects.identified import (
@@ -20,6 +19,7 @@ from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from sidebayes.common.columns import by_name
+from sidebayes.common.copies import remark_on_copied_rows, remark_on_copies
 from sidebayes.common.warnings import SideBayesWarning
 
 RNG = np.random.default_rng(0)

@@ -323,3 +323,13 @@ def test_landmarks_and_points_far_off_are_named():
     points[20] += 1e3
     with pytest.warns(SideBayesWarning, match=r"row 20 of individual 2\. They"):
         register_points(points, np.repeat(np.arange(12), 8), num_points=6)
+
+
+def test_what_is_odd_about_landmarks_is_said_once():
+    whole = shapes(12)
+    whole[3, 2] += 3.0
+    whole[[1, 5, 8], 0] = np.nan
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        register_points(Landmarks.from_array(whole))
+    assert [str(one.message).count("individual 3") for one in said] == [1]
