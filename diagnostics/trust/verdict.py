@@ -40,6 +40,7 @@ _NO_POINT = 0.5
 
 _MANY = 50
 """Starts of which only one reached the best, from which on more of them are no advice."""
+
 _FEWEST_DRAWS = 4
 """Minimum number of draws per chain for R-hat and ESS."""
 
