@@ -20,9 +20,6 @@ _LEAST, _SHARE = 3, 0.05
 _FLOOR = 0.01
 """Smallest probability with which a link holds, so that a single one decides nothing."""
 
-_LEVEL = 0.01
-"""Level of the test of whether points contradict links."""
-
 _RATES = np.linspace(0.005, 0.5, 100)
 """Rates of wrong links that are compared."""
 
@@ -52,7 +49,9 @@ def links_against_labels(links: Links, prob: NDArray) -> str | None:
     return found and f"The labels break {found}: {_REMEDY}"
 
 
-def links_against_points(links: Links, same: NDArray, chance: NDArray) -> str | None:
+def links_against_points(
+    links: Links, same: NDArray, chance: NDArray, level: float = 0.01, remedy: str = _REMEDY
+) -> str | None:
     r"""Say where points, each judged by itself, contradict more links than weights allow for; else None.
 
     Labels keep a link of large weight whatever the data of its points, so that broken links do not show it.
@@ -74,6 +73,10 @@ def links_against_points(links: Links, same: NDArray, chance: NDArray) -> str | 
         Probability that the labels of each link agree if no link ties them.
     chance : ndarray, shape (num_draws,)
         Probability that the labels of any two points agree.
+    level : float
+        Of the test.
+    remedy : str
+        What the sentence ends with.
     """
     stated = links.weights != 0
     must, allowed = links.weights[stated] > 0, expit(-np.abs(links.weights[stated]))
@@ -89,11 +92,11 @@ def links_against_points(links: Links, same: NDArray, chance: NDArray) -> str | 
         (ratio.max(), rates.mean(axis=1)[ratio.argmax()])
         for ratio in (chosen.sum(axis=1), drawn.sum(axis=1))
     )
-    if best < chi2.isf(2 * _LEVEL, 1) / 2:
+    if best < chi2.isf(2 * level, 1) / 2:
         return None
     return (
         f"Points, each judged by itself, imply that {rate:.0%} of the {len(holds)} links are wrong, where "
-        f"weights allow for {allowed.mean():.1%} (log likelihood ratio {best:.1f}): {_REMEDY}"
+        f"weights allow for {allowed.mean():.1%} (log likelihood ratio {best:.1f}): {remedy}"
     )
 
 

@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.features import write_features
 from sidebayes.diagnostics.fitted import Fitted, suits
-from sidebayes.diagnostics.links.broken import (
-    certain_contradiction,
-    links_against_labels,
-    links_against_points,
-)
-from sidebayes.diagnostics.links.support import doubt_links
+from sidebayes.diagnostics.links.against import said_against_links
 from sidebayes.diagnostics.symmetry.invariants import is_still
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibilities
 from sidebayes.diagnostics.tree import to_datatree
@@ -146,7 +141,7 @@ def _start(
 
 def _remarks(run: Run, found: _Found) -> tuple[str, ...]:
     """What the engine and the model say of the draws, and whether the draws missed a mode."""
-    result, links = found.result, _doubted(run, found.derived)
+    result, links = found.result, _doubted(run, found)
     with run.named_features:
         own = problems.remarks(run.problem, result.draws)
     said = *result.remarks, *own, *links
@@ -165,36 +160,13 @@ def _remarks(run: Run, found: _Found) -> tuple[str, ...]:
     )
 
 
-def _doubted(run: Run, derived: posterior.Derived) -> list[str]:
-    """What labels and points say against the links; nothing where there are none."""
-    links, prob = next(iter(run.links.values()), None), derived.responsibilities
-    if not links or prob is None or links.pairs.max() >= prob.shape[1]:
+def _doubted(run: Run, found: _Found) -> list[str]:
+    """What labels and points say against the links."""
+    links = next(iter(run.links.values()), None)
+    if not links:
         return []
-    fn, _ = posterior.mixture_structure(run.problem)
-    ties = fn.links()
-    tied = ties is not None and ties.num_links > 0
-    # where weights are prices, in nats, the price of a hard link
-    price = prob.shape[1] if run.engine.hard_labels or not tied else None
-    alone = derived.agreement
-    if alone is None and not tied and fn.is_density:
-        first, second = (prob[:, end] for end in links.pairs.T)
-        chance = np.square(prob.mean(axis=1)).sum(axis=-1)
-        alone = (first * second).sum(axis=-1), chance
-    if alone is not None:
-        alone = alone[0][:, : len(links)], alone[1]
-    against = alone and doubt_links(links, *alone, None if tied else price)
-    if tied and _learns_rates(run, fn):
-        links = links.with_weights(np.where(links.hard, links.weights, 0.0))
-    if price is None:
-        against = against or links_against_labels(links, prob)
-        against = against or (alone and links_against_points(links, *alone))
-    return list(filter(None, [certain_contradiction(links, price), against]))
-
-
-def _learns_rates(run: Run, fn: Any) -> bool:
-    """Whether it is learned how often links are wrong, so that their weights do not say it."""
-    own = run.card is None and fn.labels.pair_weights is not fn.labels.graph.pair_weights
-    return own or "reliability" in site_roles(run.problem).values()
+    how = {"hard_labels": run.engine.hard_labels, "is_own": run.card is None}
+    return said_against_links(run.problem, links, found.derived, found.result.params, **how)
 
 
 def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult:

@@ -162,3 +162,15 @@ def test_prices_contradict_one_another_where_they_exceed_the_points():
     shared = at_one(KNOWN | {"covariance": KNOWN["covariance"].mean(axis=0)})
     fit = of(links, "constraint_fit", shared)
     assert "contradicts must-links 2–1–0" in fit.verdict[1]
+
+
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+def test_hard_links_of_kmeans_are_set_against_its_clusters(unit):
+    for flip_rate in (0.0, 0.2):
+        links = sidebayes.simulate_links(
+            DATA.labels, 40, flip_rate=flip_rate, disjoint=True, seed=2
+        )
+        given = {"num_clusters": 3, "progress": False}
+        level, said = sidebayes.fit("constrained_kmeans", unit * DATA.x, links, **given).verdict
+        assert ("are wrong, and K-means keeps them all" in said) == (flip_rate > 0)
+        assert level == "caution" or not flip_rate
