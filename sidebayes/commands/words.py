@@ -26,6 +26,9 @@ _OF_PYTHON = {
     r", such as by pandas\.to_numeric\(.*?\]\), or into text, table.*?\.astype\(str\)": ", or into text",
     r"(keep one of each)[,:] \w+\[np\..*?\)\[1\]\)\]": r"\1",
     r"\binit=(?!\w)": "init= in Python",
+    r'\bflip_rate="learned"': "--learn-reliability",
+    r"\bflip_rate is learned": "--learn-reliability learns",
+    r"\bpass links\.with_strength\(1\.0\)": "give them a column weight or confidence in the file",
     r"Subtract an offset, \w+ - .*?\), before": "Subtract an offset, such as the mean, before",
 }
 """What to say instead of remedies that are code."""
@@ -55,6 +58,7 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
     """
     text = re.sub(r"\w+=(\[[^\]]*\])? \((--.*?) on the command line\)", r"\2", text)
     text = re.sub(r"drop them, \w+\.drop\(columns=(\[.*?\])\)", _left_out, text)
+    text = re.sub(r"links\.with_strength\(flip_rate_weight\(([\d.]+)\)\)", _confident, text)
     for code, words in _OF_PYTHON.items():
         text = re.sub(code, words, text)
     text = re.sub(_OF_FIT, r"sidebayes.load('fit.nc')\1 in Python", text)
@@ -97,6 +101,10 @@ def compared(comparison: Comparison, flags: Mapping[str, str]) -> Comparison:
     """A comparison whose sentences speak of flags; see `in_flags`."""
     notes = tuple(in_flags(note, flags) for note in comparison.notes)
     return replace(comparison, notes=notes, headline=in_flags(comparison.headline, flags))
+
+
+def _confident(found: re.Match[str]) -> str:
+    return f"links of confidence {1 - float(found[1]):g}"
 
 
 def _left_out(found: re.Match[str]) -> str:

@@ -388,6 +388,10 @@ def test_what_only_python_does_is_said_of_the_saved_fit():
         "Python, or sidebayes.load('fit.nc').loo(unit='row') in Python",
         "take prior=GaussianPrior.by_evidence(x, num_clusters), or prior='flat'": "take prior="
         "GaussianPrior.by_evidence(x, num_clusters) in Python, or --option prior='flat'",
+        'learn (flip_rate="learned"), or fit links.with_strength(flip_rate_weight(0.15))': "learn "
+        "(--learn-reliability), or fit links of confidence 0.85",
+        "flip_rate is learned from soft links; pass links.with_strength(1.0)": "--learn-reliability learns "
+        "from soft links; give them a column weight or confidence in the file",
         "start it there (init=), by sidebayes.fit(init=fit)": "start it there (init= in Python), by "
         "sidebayes.fit(init=fit)",
     }
