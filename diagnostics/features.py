@@ -54,7 +54,8 @@ class SalientFeatures:
         """Return a sentence with the numbers of features and clusters."""
         relevant = int((self.frame["saliency"] > RELEVANT).sum())
         found = f"{relevant} of {len(self.frame)} features have a saliency above {RELEVANT:g}"
-        found = OF_ONE_CLUSTER if self.likeliest == 1 else found
+        if self.likeliest == 1:
+            found = OF_ONE_CLUSTER
         if len(self.num_clusters) == 1:
             return found if self.likeliest == 1 else f"{found}; {self.likeliest} clusters"
         shown = [f"{k} ({p:.2f})" for k, p in self.num_clusters.items() if p >= 0.01]

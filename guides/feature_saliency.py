@@ -203,8 +203,9 @@ class ComponentwiseEM(KeptEngine):
         fewest = max(self.min_clusters, num_known(problem))
         ties = (fn.links() for fn in label_sites(problem).values())
         has_links = any(graph is not None and graph.num_links for graph in ties)
-        about = problem, names, num_rows, clock.seconds, approximate, fewest, has_links
-        return self._result(state, *about)
+        return self._result(
+            state, problem, names, num_rows, clock.seconds, approximate, fewest, has_links
+        )
 
     def _begun(
         self, problem: Problem, names: Sites, state: _Search, clock: Clock

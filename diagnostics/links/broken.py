@@ -85,13 +85,11 @@ def links_against_points(
     by_chance = np.where(must, any_two, 1 - any_two).clip(_FLOOR, 1 - _FLOOR)
     if (holds < 0.5).sum() < max(_LEAST, _SHARE * len(holds)):
         return None
-    rates = np.maximum(_RATES[:, None], allowed)
-    chosen = _log_statement(rates, holds) - _log_statement(allowed, holds)
-    drawn = chosen - _log_statement(rates, by_chance) + _log_statement(allowed, by_chance)
-    best, rate = min(
-        (ratio.max(), rates.mean(axis=1)[ratio.argmax()])
-        for ratio in (chosen.sum(axis=1), drawn.sum(axis=1))
-    )
+    # one rate after another, as there may be a million links
+    likely = np.array([_log_likelihoods(np.maximum(r, allowed), holds, by_chance) for r in _RATES])
+    ratios = (likely - _log_likelihoods(allowed, holds, by_chance)).T
+    best, top = min((ratio.max(), ratio.argmax()) for ratio in ratios)
+    rate = np.maximum(_RATES[top], allowed).mean()
     if best < chi2.isf(2 * level, 1) / 2:
         return None
     return (
@@ -100,9 +98,12 @@ def links_against_points(
     )
 
 
-def _log_statement(rate: NDArray, holds: NDArray) -> NDArray:
-    """Return the log probability of a statement which is wrong at a rate."""
-    return np.log((1 - rate) * holds + rate * (1 - holds))
+def _log_likelihoods(
+    rate: NDArray, holds: NDArray, by_chance: NDArray
+) -> tuple[np.float64, np.float64]:
+    """Return log likelihoods of rates: of pairs chosen first, and of pairs drawn by what they state."""
+    chosen, chance = (np.log((1 - rate) * p + rate * (1 - p)).sum() for p in (holds, by_chance))
+    return chosen, chosen - chance
 
 
 def _beyond_weights(links: Links, contradicted: NDArray) -> str | None:

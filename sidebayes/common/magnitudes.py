@@ -235,23 +235,23 @@ def warn_of_other_units(
     names : sequence of str, optional
         Of the columns.
     """
-    if new.dtype.kind == "b" or not len(fitted):
+    if new.dtype.kind == "b" or len(new) < _FEWEST or not len(fitted):
         return
     least, largest = (f.reduce(fitted, axis=0) for f in (np.fmin, np.fmax))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # columns in which all values are missing
-        middle = np.nanmedian(new, axis=0)
+        middle = np.nanmedian(new[:: -(-len(new) // _ENOUGH)], axis=0)
     room = _MARGIN * (largest - least) + 1e-6 * np.maximum(np.abs(least), np.abs(largest))
     apart = (middle < least - room) | (middle > largest + room)
     (columns,) = np.nonzero(apart & ((~np.isnan(new)).sum(axis=0) >= _FEWEST))
     if len(columns):
         first = columns[0]
         warn_user(
-            f"{name} of the new rows has its median outside the range of the fitted rows in column "
-            f"{_columns(columns, names)}; in the first it is {middle[first]:.3g}, and the fitted range is "
-            f"{least[first]:.3g} to {largest[first]:.3g}. If these rows are in other units, or were not "
-            "centred and scaled as the fitted ones, bring them to the same; if they are right, predictions "
-            "for them are extrapolations"
+            "the median of the new rows lies outside the range of the fitted rows in "
+            f"column{'s' * (len(columns) > 1)} {_columns(columns, names)} of {name}; in the first it is "
+            f"{middle[first]:.3g}, and the fitted range is {least[first]:.3g} to {largest[first]:.3g}. If "
+            "these rows are in other units, or were not centred and scaled as the fitted ones, bring them to "
+            "the same; if they are right, predictions for them are extrapolations"
         )
 
 

@@ -98,7 +98,7 @@ def trace_model(
             return None  # deterministic values are computed anew, also from other data
         if site["name"] in params:
             return params[site["name"]]
-        observed = replace_data is not None and site["is_observed"]
+        observed = replace_data is not None and site.get("is_observed", False)
         return replace_data(site) if observed else None  # type: ignore[misc]
 
     trace = traced(filled(problem.model, fill), args, problem.kwargs)

@@ -48,7 +48,7 @@ def test_other_rows_keep_their_labels(fits):
 
 def test_rows_in_other_units_are_told(fits):
     with pytest.warns(
-        SideBayesWarning, match=r"outside .* in column 0, 1; in the first it is 13, .*units"
+        SideBayesWarning, match=r"outside .* in columns 0, 1 of x; in the first it is 13, .*units"
     ):
         fits["ppc"].predict_proba(10 * NEW)
     beside = np.stack(np.meshgrid(*[np.linspace(-20, 30, 9)] * 2), axis=-1).reshape(-1, 2)
@@ -60,7 +60,9 @@ def test_columns_in_other_units_are_named():
     fitted = np.column_stack([X[:, 0], np.ones(16), np.arange(16.0)])
     new = fitted[:6] + np.array([0.0, 0.0, 17.0])
     new[0, 2] = np.nan
-    with pytest.warns(SideBayesWarning, match="column 'day'; in the first it is 20, .* 0 to 15"):
+    with pytest.warns(
+        SideBayesWarning, match="column 'day' of x; in the first it is 20, .* 0 to 15"
+    ):
         warn_of_other_units("x", new, fitted, ["size", "one", "day"])
     warn_of_other_units("x", fitted[:6] + np.array([0.0, 1e-9, 10.0]), fitted)
     warn_of_other_units("x", np.where([0, 0, 1], np.nan, new), fitted)

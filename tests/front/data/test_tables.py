@@ -69,7 +69,7 @@ def test_names_survive_a_file_and_surplus_columns_are_refused(named, tmp_path):
         again.predict(FRAME.assign(e=1.0))
     array = gmm(IRIS.x, feature_names=NAMES)
     np.testing.assert_array_equal(array.predict(turned), array.predict(IRIS.x))
-    with pytest.warns(sb.SideBayesWarning, match=r"median outside .* in column 0, 3"):
+    with pytest.warns(sb.SideBayesWarning, match=r"median of the new rows .* in columns 0, 3 of x"):
         assert len(gmm(IRIS.x).predict(turned)) == 150  # the fit has no names; position decides
 
 

@@ -266,7 +266,8 @@ def test_sites_without_room_to_move_are_not_frozen():
 def test_a_support_of_one_point_is_not_frozen(fit):
     size = (4, 500)
     given = own_draws(fit) | {"weights": np.ones((*size, 1)), "constant": np.full(size, 3.0)}
-    found = sidebayes.Fit.from_draws(one_weight, X, given)
+    with pytest.warns(sidebayes.SideBayesWarning, match="no other site depends on 'weights'"):
+        found = sidebayes.Fit.from_draws(one_weight, X, given)
     raw = arviz_base.from_dict({"posterior": given})
     frame = sidebayes.compare({"found": found, "raw": raw}).frame
     assert "no" not in frame["trust"].tolist()
