@@ -27,7 +27,7 @@ __all__ = ["said_against_links"]
 _OF_CENTRES = (
     1e-3,
     "either links are wrong, and K-means keeps them all: take 'ppc' with links of finite weight; or classes "
-    "are no spheres of one width: take another model; see fit.suspect_links()",
+    "are not spheres of one width: take another model; see fit.suspect_links()",
 )
 """Level and remedy where K-means' spheres of one width are set against links; they are seldom exact."""
 

@@ -111,7 +111,7 @@ def test_links_that_make_the_data_less_probable_are_said(weight):
 
 @pytest.mark.parametrize("weight", [np.inf, 6.0])
 def test_links_of_which_some_make_the_data_less_probable_are_said(weight):
-    said = "With weights that allow 15% to be wrong, the log likelihood is higher by"
+    said = "With weights that allow 15% of the links to be wrong, the log likelihood is higher by"
     for flip_rate in (0.0, 0.2):
         links = sidebayes.simulate_links(
             DATA.labels, 40, flip_rate=flip_rate, disjoint=True, seed=1
