@@ -107,9 +107,9 @@ def told_with_weaker_links(fit: FitBase) -> tuple[str, str] | None:
     if some > _RISE:
         return "caution", (
             f"With weights that allow {_RATE:.0%} of the links to be wrong, the log likelihood is higher by "
-            f"{some:.2g}: points contradict some of them. Either these are wrong, or clusters of this form do "
-            f"not fit the classes. Compare with a fit to links.with_strength(flip_rate_weight({_RATE})), or "
-            "estimate_flip_rate; see fit.suspect_links()"
+            f"{some:.2g}: points contradict some of them. Either these are wrong, or clusters of this form "
+            f"do not fit the classes. Compare with a fit to links.with_strength(flip_rate_weight({_RATE})), "
+            "or estimate_flip_rate; see fit.suspect_links()"
         )
     return None
 
