@@ -20,7 +20,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import expit, logsumexp
 
 from .base import Evidence, FitError, Problem
-from .parts import Part
+from .parts import FROM_PRIOR, Part
 from .problem.density import abstract_trace, latent_sites, refuse_unset
 from .problem.importance import no_evidence
 
@@ -122,7 +122,7 @@ def _bridged(
         raise FitError(
             "the draws are too few, or their distribution too far from a normal one, for a bridge: its means "
             f"have {sizes[0]:.0f} and {sizes[1]:.0f} effective terms of {_EFFECTIVE:.0f} that are needed; "
-            "draw more, or use engine='smc'"
+            f"draw more, or {FROM_PRIOR}"
         )
     return level, spread[0] / effective + spread[1] / number
 

@@ -25,7 +25,10 @@ from .symmetries.declared import site_symmetries
 from .symmetries.exchangeable import cluster_axes
 from .symmetries.signs import one_sign
 
-__all__ = ["Part"]
+__all__ = ["FROM_PRIOR", "Part"]
+
+FROM_PRIOR = "use SMC or nested sampling, if the method has them"
+"""Advice where draws do not give their evidence: engines that estimate it on their way from the prior."""
 
 _MOST_CLUSTERS = 100
 """Maximum number of clusters whose numberings are told apart."""
@@ -118,14 +121,14 @@ def _folding(problem: Problem, draws: Mapping[str, NDArray], seed: int) -> Foldi
     if turned := site_symmetries(problem):
         raise ValueError(
             f"{', '.join(sorted(turned))} may be turned at will, so that no normal density covers their "
-            "draws; use engine='smc'"
+            f"draws; {FROM_PRIOR}"
         )
     within = [n for n, dims in site_dims(problem).items() if "components" in dims and n in draws]
     known = find_folding(problem, seed, most=_MOST_CLUSTERS)
     if within or (known is None and cluster_axes(problem, draws).are_exchangeable):
         raise ValueError(
             f"{', '.join(sorted(within)) or 'the sites'} may be renumbered in more ways than the clusters as "
-            "wholes, and which copies of the posterior the draws are of is not known; use engine='smc'"
+            f"wholes, and which copies of the posterior the draws are of is not known; {FROM_PRIOR}"
         )
     return known
 

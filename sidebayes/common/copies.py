@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["remark_on_copied_rows", "remark_on_copies"]
+from .warnings import warn_user
+
+__all__ = ["remark_on_copied_rows", "remark_on_copies", "warn_of_copied_rows"]
 
 _COPIES, _DISTINCT = 0.9, 0.2
 """Copies are reported if at least this share of rows has one, and this share of outcomes is distinct."""
@@ -43,6 +45,12 @@ def remark_on_copied_rows(name: str, rows: ArrayLike) -> str | None:
     return _said(name, copied, len(table))
 
 
+def warn_of_copied_rows(name: str, rows: ArrayLike) -> None:
+    """Warn of what `remark_on_copied_rows` remarks on, before rows choose a number as if independent."""
+    if (said := remark_on_copied_rows(name, rows)) is not None:
+        warn_user(said)
+
+
 def _occurring(counts: NDArray, times: int) -> int:
     """Return the number of rows that occur so often, or a multiple of it."""
     return int(counts[counts % times == 0].sum())
@@ -77,6 +85,6 @@ def remark_on_copies(name: str, y: ArrayLike, *columns: ArrayLike | None) -> str
 def _said(name: str, number: int, size: int) -> str:
     return (
         f"{number} of {size} rows of {name} equal another one in all columns, and copies count as "
-        "independent, so that standard errors are too small and BIC takes too large a model; keep one of "
-        "each, table.drop_duplicates()"
+        "independent, so that standard errors are too small, and BIC and evidence prefer too large a model; "
+        "keep one of each, table.drop_duplicates()"
     )

@@ -23,6 +23,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from ..api import fit
 from ..common.arrays import point_table
 from ..common.columns import refuse_unknown_options
+from ..common.copies import warn_of_copied_rows
 from ..common.fields import check_integer, check_seed
 from ..data.tables import check_truth
 from .choice import NumberChoice, read_strengths
@@ -148,6 +149,7 @@ def select_clusters(
         first = check_integer("num_clusters", num_clusters, 1, len(points) + 1)
     most = check_integer("most_components", most_components, first, len(points) + 1)
     check_truth(truth, len(points))
+    warn_of_copied_rows("x", points)
     tried = read_strengths(strengths)
     patience, seed = check_integer("patience", patience), check_seed(seed)
     engine = (

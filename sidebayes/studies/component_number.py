@@ -21,10 +21,10 @@ from sidebayes.models.blocks.block_facts import Improper
 from sidebayes.models.blocks.side_information.partial_labels import TooFewClustersError
 
 from ..api import fit
-from ..common.copies import remark_on_copied_rows
+from ..common.copies import warn_of_copied_rows
 from ..common.fields import check_seed
 from ..common.magnitudes import counted, shown
-from ..common.warnings import told_once, warn_user
+from ..common.warnings import told_once
 from ..results.fit import Fit
 from ..results.scores.information import refuse_no_likelihood
 from ..runs.arguments import read_run
@@ -170,12 +170,15 @@ def select_components(
         _refuse_draws(engine, card)
         _refuse_sample(data, arguments)
     draws = can_draw(card)
-    if not grown and not (by_evidence and draws):
+    if not grown:
         greatest = {**arguments, "num_clusters": tried[-1]}
         asked = _run_of(method, data, greatest, None if by_evidence else engine)
         if isinstance(asked, Run):
-            _refuse_without_bic(asked)
-            _warn_of_copies(asked)
+            if not (by_evidence and draws):
+                _refuse_without_bic(asked)
+            for role in asked.signature.of_kind("table"):
+                if (rows := asked.data.get(role.name)) is not None:
+                    warn_of_copied_rows(role.name, rows)
     if by_evidence and not draws:
         raise ValueError(
             f"{method} has engines that end at a mode, and none that gives an evidence; choose by "
@@ -233,15 +236,6 @@ def select_components(
     )
     why = {number: str(error) for number, error in lost.items()}
     return ComponentChoice.of(fits[chosen], path, argument=argument, lost=why, is_least=is_least)
-
-
-def _warn_of_copies(run: Run) -> None:
-    """Warn where nearly all rows have a copy, since BIC counts them as independent."""
-    for role in run.signature.of_kind("table"):
-        value = run.data.get(role.name)
-        said = None if value is None else remark_on_copied_rows(role.name, value)
-        if said is not None:
-            warn_user(said)
 
 
 def _refuse_without_bic(run: Run) -> None:

@@ -75,7 +75,7 @@ def with_evidence[F: FitBase](fit: F, *, seed: int = 0) -> F:
     if config.gives_point or config.independent_draws or sizes["draw"] < 2:
         raise ValueError(
             f"{fit.engine} has no draws of the posterior itself, which a bridge needs; fit with 'nuts' or "
-            "'gibbs', or use fit.log_evidence of 'laplace' or 'smc'"
+            "'gibbs', or use fit.log_evidence of 'laplace' or 'smc', if the method has them"
         )
     level, why = fit.verdict
     if level == "bad":

@@ -185,9 +185,13 @@ def test_what_many_fits_say_is_said_once_and_of_the_users_line(ran, monkeypatch)
     assert caught[0].filename == __file__
 
 
-def test_copies_of_rows_are_told(ran):
+@pytest.mark.filterwarnings("ignore:of 3 components there is no evidence")
+@pytest.mark.parametrize("criterion", ["bic", "evidence"])
+def test_copies_of_rows_are_told(ran, criterion):
     with pytest.warns(sb.SideBayesWarning, match="300 of 300 rows of x equal another one"):
-        sb.select_components("gmm", np.concatenate([X, X]), num_clusters=range(1, 6))
+        sb.select_components(
+            "gmm", np.concatenate([X, X]), num_clusters=range(1, 6), criterion=criterion
+        )
 
 
 def test_fewer_components_than_links_need_have_no_score_and_are_not_advised(ran, monkeypatch):
