@@ -51,6 +51,9 @@ _GROWS = 1.3
 """Ratio of two slopes a unit apart below which the slope does not vanish towards the edge. Near the edge of
 a support a slope falls by e with every unit where the density is smooth in the parameter."""
 
+_VANISHES = 2.0
+"""The same ratio above which it does vanish."""
+
 _STEEP = 1e-6
 """Slope, relative to the log density, above which a density is said to grow."""
 
@@ -272,9 +275,11 @@ def judged(
         found = slopes(np.tile(ends, len(_PROBES)), rows.reshape(-1, rows.shape[-1]))
         # positive where the density rises outwards
         outside, near, deep = -np.nan_to_num(found.reshape(rows.shape)) * inwards
-        steep = near > _STEEP * (1 + np.abs(values[ends]))[:, None]
-        kind = np.where(steep & (deep < _GROWS * near), RUNAWAY, ON_EDGE)
-        kind = np.where((outside < 0) | (near == 0), INSIDE, kind)
+        size = _STEEP * (1 + np.abs(values[ends]))[:, None]
+        kind = np.where((near > size) & (deep < _GROWS * near), RUNAWAY, ON_EDGE)
+        # where other coordinates are not quite at the mode, the last slope may have the wrong sign
+        vanishes = (outside > -size) & (deep > _VANISHES * near)
+        kind = np.where(((outside < 0) & ~vanishes) | (near == 0), INSIDE, kind)
         kind = np.where(near < 0, LOST, kind)
         for end, group, one in zip(ends, moved, kind, strict=True):
             kinds[end, group] = one[group]

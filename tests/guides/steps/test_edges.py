@@ -131,6 +131,24 @@ def test_a_density_without_bound_has_no_mode(engine, value):
     assert f"grows without bound towards p = {value}" in result.status.message
 
 
+def eight_schools(effect, error):
+    """Deviations from the mean are a spread times standard normal sites: both vanish together at the mode."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 5.0))
+    spread = numpyro.sample("spread", dist.HalfCauchy(5.0))
+    with numpyro.plate("schools", len(effect)):
+        deviation = numpyro.sample("deviation", dist.Normal(0.0, 1.0))
+        numpyro.sample("effect", dist.Normal(mean + spread * deviation, error), obs=effect)
+
+
+@pytest.mark.parametrize(("factor", "on_bound"), [(1, True), (10, False)])
+def test_a_scale_that_vanishes_with_what_it_scales_is_on_a_bound(factor, on_bound):
+    effect = factor * jnp.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+    error = jnp.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    status = MAP().run(Problem(eight_schools, (effect, error))).status
+    assert status.converged
+    assert ("the mode lies on a bound: spread = 0" in status.message) == on_bound
+
+
 def unit_means(y):
     spread = numpyro.sample("spread", dist.HalfNormal(5.0))
     with numpyro.plate("units", len(y)):
