@@ -22,7 +22,7 @@ _OF_PYTHON = {
     r", by pandas\.to_datetime\(.*?\]\)": "",
     r", such as by pandas\.read_csv\(.*?\)": "",
     r", for instance by pandas\.read_csv\(.*?\)\.to_csv\(.*?\)": "",
-    r", such as table\.drop_duplicates\(.*?\)": "",
+    r", (?:such as )?table\.drop_duplicates\(.*?\)": "",
     r", such as by pandas\.to_numeric\(.*?\]\), or into text, table.*?\.astype\(str\)": ", or into text",
     r"(keep one of each)[,:] \w+\[np\..*?\)\[1\]\)\]": r"\1",
     r"\binit=(?!\w)": "init= in Python",

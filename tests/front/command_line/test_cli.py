@@ -392,6 +392,7 @@ def test_what_only_python_does_is_said_of_the_saved_fit():
         "(--learn-reliability), or fit links of confidence 0.85",
         "flip_rate is learned from soft links; pass links.with_strength(1.0)": "--learn-reliability learns "
         "from soft links; give them a column weight or confidence in the file",
+        "keep one of each, table.drop_duplicates()": "keep one of each",
         "start it there (init=), by sidebayes.fit(init=fit)": "start it there (init= in Python), by "
         "sidebayes.fit(init=fit)",
     }
