@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -136,8 +135,8 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         refuse_side_information(y, _IGNORED)
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         model = clustering_model(self.method, self.options)
-        most = sys.maxsize if signature_of(model).truncates else len(x)
-        check_num_clusters(self.n_clusters, most, "n_clusters")
+        truncates = signature_of(model).truncates
+        check_num_clusters(self.n_clusters, len(x), "n_clusters", truncates=truncates)
         if links is not None and self.links is not None and links is not self.links:
             raise ValueError(
                 "links are given to fit, and others to the constructor; give them in one place, "

@@ -255,7 +255,6 @@ def read_arguments(
         points = (
             sizes.get(signature.unit_of(checked) or "", len(first)) or sys.maxsize
         )  # if data may be missing
-        points = sys.maxsize if signature.truncates else points
         options = {**options, "num_clusters": clusters_asked(model, options, points)}
     checks.require_options(signature, model, options, name)
     checked |= checks.classes_as_learned(signature, checked, options)
@@ -312,7 +311,8 @@ def clusters_asked(model: Callable[..., None], options: Mapping[str, Any], num_p
     """Number of clusters that options, or else the model itself, ask for; checked."""
     default = inspect.signature(model).parameters["num_clusters"].default
     default = None if default is inspect.Parameter.empty else default
-    return checks.check_num_clusters(options.get("num_clusters", default), num_points)
+    number, truncates = options.get("num_clusters", default), signature_of(model).truncates
+    return checks.check_num_clusters(number, num_points, truncates=truncates)
 
 
 def read_run(

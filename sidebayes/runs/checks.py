@@ -42,6 +42,9 @@ __all__ = [
     "wanted",
 ]
 
+_TRUNCATION = 100
+"""Maximum number of clusters, beyond that of the points, which truncates an infinite number."""
+
 
 def as_annotated(names: Collection[str]) -> str:
     """How arguments of a model are declared as data, for messages."""
@@ -210,17 +213,22 @@ def check_dims(signature: Signature, data: Mapping[str, Any]) -> dict[str, int]:
     return {dim: size for dim, (size, _) in sizes.items()}
 
 
-def check_num_clusters(num_clusters: Any, num_points: int, name: str = "num_clusters") -> int:
-    """Check a number of clusters against the number of points; `name` is that of the argument."""
+def check_num_clusters(
+    num_clusters: Any, num_points: int, name: str = "num_clusters", *, truncates: bool = False
+) -> int:
+    """Check a number of clusters against the number of points; `name` is that of the argument.
+
+    A number that `truncates` an infinite one may exceed that of the points, as long as it is small.
+    """
     what = name.partition("_")[2]
     if num_clusters is None:
         raise TypeError(f"{name} is missing; say how many {what} to fit, {name}=3")
     number = check_integer(name, num_clusters)
-    if number > num_points:
-        raise ValueError(
-            f"{name} = {number} for {num_points} points; give no more {what} than points"
-        )
-    return number
+    if number <= num_points or (truncates and number <= _TRUNCATION):
+        return number
+    few = truncates and num_points < _TRUNCATION
+    limit = f"at most {_TRUNCATION} {what}" if few else f"no more {what} than points"
+    raise ValueError(f"{name} = {number} for {num_points} points; give {limit}")
 
 
 def check_links(

@@ -177,8 +177,8 @@ def select_components(
             if not (by_evidence and draws):
                 _refuse_without_bic(asked)
             for role in asked.signature.of_kind("table"):
-                if (rows := asked.data.get(role.name)) is not None:
-                    warn_of_copied_rows(role.name, rows)
+                if (table := asked.data.get(role.name)) is not None:
+                    warn_of_copied_rows(role.name, table)
     if by_evidence and not draws:
         raise ValueError(
             f"{method} has engines that end at a mode, and none that gives an evidence; choose by "

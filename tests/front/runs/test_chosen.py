@@ -66,6 +66,8 @@ def test_tables_are_chosen_once():
     assert signature_of(shifted).truncates
     given = read_run(shifted, (Y,), {"centre": np.array([7.0]), "num_clusters": 20}, None)
     assert given.data["centre"] == 7.0
+    with pytest.raises(ValueError, match=r"num_clusters = 101 for \d+ points; give at most 100"):
+        read_run(shifted, (Y,), {"num_clusters": 101}, None)
 
 
 def test_links_join_rows_or_subjects():
