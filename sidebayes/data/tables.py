@@ -114,6 +114,8 @@ def check_data(
             advice = f"for one column pass {name}[:, None]"
         elif values.ndim == 2 and values.shape[1] == 1 and len(fixed) == 1:
             advice = f"of one column pass {name}[:, 0]"
+        elif values.ndim == 3 and fixed[-1] in ("axes", "coordinates"):
+            advice = f"if these are whole shapes, pass sidebayes.Landmarks.from_array({name})"
         given = name if values.ndim else f"{name} = {values}"
         raise ValueError(f"{given} has shape {values.shape}, expected {shape_of(dims)}; {advice}")
     kept = "fb" if whole else "f"

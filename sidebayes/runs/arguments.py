@@ -147,7 +147,7 @@ def _by_role(
         )
     if not data or not isinstance(data[0], Landmarks | RegisteredPoints):
         return data, arguments
-    marks, rest = data[0], data[1:]
+    marks = data[0]
     held = marks.by_role()
     what = "landmarks" if isinstance(marks, Landmarks) else "registered points"
     surplus = sorted(held.keys() - {role.name for role in signature.data})
@@ -155,9 +155,10 @@ def _by_role(
         raise TypeError(
             f"{method} takes no {surplus}, which {what} have; pass an array, or use a model of shapes"
         )
-    if rest:
+    if data[1:]:
+        left = ", ".join(role.name for role in signature.data if role.name not in held)
         raise TypeError(
-            f"{method} is given {len(rest)} data by position beside {what}; pass these by name"
+            f"{method} is given data by position beside {what}; pass these by name ({left})"
         )
     twice = sorted(held.keys() & arguments.keys())
     if twice:
@@ -213,7 +214,7 @@ def _made_by(signature: Signature) -> str:
         return f'; **sidebayes.design("y ~ time + (time | subject)", table){survival} gives them'
     if names.keys() >= {"subjects", "landmarks"}:
         if names["landmarks"].required:
-            return "; sidebayes.Landmarks holds them"
+            return "; sidebayes.Landmarks holds them, and Landmarks.from_array takes whole shapes"
         return "; sidebayes.register_points returns them, and is given whole"
     return ""
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sidebayes.common.arrays import real_array, refuse_gaps
 from sidebayes.common.fields import check_integer
-from sidebayes.common.magnitudes import shown
+from sidebayes.common.magnitudes import counted, shown
 
 from ..side_information.groups import Groups
 from . import preshape
@@ -240,8 +240,8 @@ def chart_of_shapes(
     _, deviations, directions = np.linalg.svd(coordinates - coordinates.mean(axis=0))
     if len(whole) < 2 or deviations[0] < _SAME:
         raise ValueError(
-            f"{len(whole)} individuals have one shape, and a chart needs shapes that vary; give others, or "
-            "the chart of others, chart=sidebayes.shape_chart(shapes)"
+            f"there is one shape, of {counted(len(whole), 'individual')}, and a chart needs shapes that "
+            "vary; give others, or the chart of others, chart=sidebayes.shape_chart(shapes)"
         )
     if num_modes is None:
         held = np.cumsum(deviations**2) / (deviations**2).sum()

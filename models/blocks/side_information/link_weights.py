@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.arrays import plain_array, real_array, refuse_unwritable
 from sidebayes.common.fields import check_integer
-from sidebayes.common.magnitudes import shown
+from sidebayes.common.magnitudes import counted, shown
 from sidebayes.common.warnings import warn_user
 
 from .groups import Groups
@@ -193,9 +193,9 @@ def hard_beyond(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         return weights
     row = int(np.argmax(beyond))
     warn_user(
-        f"{beyond.sum()} links have finite weights of {MOST_SOFT:.0e} or more, the first weights[{row}] = "
-        f"{weights[row]:g}; they count as hard, because such sums would lose the digits of the data. "
-        "Give them the weight inf, or one below"
+        f"finite weights of {MOST_SOFT:.0e} or more count as hard, because such sums would lose the digits "
+        f"of the data: {counted(beyond.sum(), 'link')}, the first weights[{row}] = {weights[row]:g}. Give "
+        "the weight inf, or one below"
     )
     return np.where(beyond, np.copysign(np.inf, weights), weights)
 

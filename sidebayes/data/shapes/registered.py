@@ -202,7 +202,8 @@ def _points(x: Any, subjects: Any) -> Landmarks:
         return x
     if subjects is None:
         raise ValueError(
-            "subjects is None; give the individual of each row of x, or Landmarks as x"
+            "subjects is None; give the individual of each row of x, or Landmarks as x, which whole "
+            "shapes become by sidebayes.Landmarks.from_array(x)"
         )
     rows = real_array("x", x)
     return Landmarks(rows, check_subjects(subjects, len(rows)))
