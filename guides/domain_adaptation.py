@@ -20,7 +20,7 @@ from sklearn.mixture import GaussianMixture
 from sidebayes.common.arrays import point_table
 from sidebayes.common.columns import column_names
 from sidebayes.common.fields import check_integer
-from sidebayes.common.magnitudes import shown
+from sidebayes.common.magnitudes import counted, shown
 
 from .engines.machine.algebra import one_thread_each
 from .engines.plumbing.progress import progress_bar
@@ -278,8 +278,8 @@ def _class_numbers(
         which = f"{c}" if names is None else repr(names[c])
         every = f"from 0 to {len(sizes) - 1}" if names is None else f"of {list(names)}"
         raise ValueError(
-            f"labels name class {which} in {sizes[c]} rows; every class {every} needs two rows at least, "
-            f"drop or merge it{' and number the others anew' if names is None else ''}"
+            f"labels name class {which} in {counted(sizes[c], 'row')}; every class {every} needs two "
+            f"rows at least, drop or merge it{' and number the others anew' if names is None else ''}"
         )
     return found.astype(int), names
 

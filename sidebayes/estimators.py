@@ -21,6 +21,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from .api import fit
 from .common.arrays import name_array
 from .common.class_names import class_codes, warn_of_marks
+from .common.magnitudes import counted
 from .common.warnings import warn_user
 from .estimator_arguments import (
     CLASSIFIERS,
@@ -366,8 +367,8 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if (strange := known & ~np.isin(truth, learned)).any():
             names = sorted(set(given[strange].tolist()))
             warn_user(
-                f"y names classes that were not learned, {names[:5]}, in {strange.sum()} rows, which count "
-                f"as errors; the classes are {fitted[:5]}"
+                f"y names classes that were not learned, {names[:5]}, in {counted(strange.sum(), 'row')}; "
+                f"these count as errors; the classes are {fitted[:5]}"
             )
         weight = row_weights(sample_weight, found, known, " where y names a class")
         return float(accuracy_score(truth[known], learned[found[known]], sample_weight=weight))

@@ -16,6 +16,7 @@ from sidebayes.models.blocks.side_information.groups import Groups
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from ..common.class_names import named_classes
+from ..common.magnitudes import counted
 
 __all__ = ["NamedTable", "by_group", "group_names", "named_labels", "number_classes"]
 
@@ -108,8 +109,8 @@ class NamedTable:
             kind = "infinite" if missing else "missing or infinite"
             raise ValueError(
                 f"{self.name}: columns {list(numbers.columns[where])} have {kind} values in "
-                f"{int(rows.sum())} rows, the first is row {int(np.argmax(rows))} (from 0 on); fill or "
-                "delete them in the file, or leave columns out by --drop"
+                f"{counted(int(rows.sum()), 'row')}, the first is row {int(np.argmax(rows))} (from 0 on); "
+                "fill or delete them in the file, or leave columns out by --drop"
             )
         return numbers
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..common.columns import of_complex, of_text, of_unreadable
+from ..common.magnitudes import counted
 
 __all__ = [
     "EXAMPLE",
@@ -191,7 +192,7 @@ def _naming_column(
         if lacking:
             of = f" of {owners[int(np.argmax(rows))]}" if owners else ""
             raise _ColumnError(
-                f"columns {lacking} are incomplete in {int(rows.sum())} rows, the first "
+                f"columns {lacking} are incomplete in {counted(int(rows.sum()), 'row')}, the first "
                 f"{own.index[rows].tolist()[:5]}{of}; drop these rows, table.dropna(subset={lacking})"
             ) from error
         causes = (of_unreadable(own[name]) or of_text(own[name]) for name in own)

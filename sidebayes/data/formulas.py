@@ -16,7 +16,7 @@ from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.groups import Groups
 
 from ..common.columns import column_names, first_odd, of_times
-from ..common.magnitudes import shown
+from ..common.magnitudes import counted, shown
 from ..common.warnings import warn_user
 from .formula_parts import (
     EXAMPLE,
@@ -308,7 +308,7 @@ def _check_group(group: str, table: pd.DataFrame) -> None:
     without = table[group].isna()
     if without.any():
         raise ValueError(
-            f"column {group!r} is missing in {int(without.sum())} rows, the first "
+            f"column {group!r} is missing in {counted(int(without.sum()), 'row')}, the first "
             f"{table.index[without][0]}; drop them, or name their group"
         )
 

@@ -435,7 +435,7 @@ def test_bad_data_are_named():
         SourceMixture(2 * SOURCE.weights, CENTRES, SOURCE.covariance, OWNER)
     with pytest.raises(ValueError, match=r"ShiftPrior\(mean=-1"):
         ShiftPrior(mean=-1.0)
-    with pytest.raises(ValueError, match="class 1 in 1 rows"):
+    with pytest.raises(ValueError, match="class 1 in 1 row"):
         sb.fit_source(X[:3], [0, 0, 1])
     with pytest.raises(ValueError, match="is no class; every row"):
         sb.fit_source(X, KNOWN)

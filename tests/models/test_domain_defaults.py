@@ -259,7 +259,7 @@ def test_names_and_numbers_of_classes_are_not_matched(domains):
             sb.select_adaptation(second, known, source=source, **given)
     with pytest.raises(ValueError, match="class_names has 1 name for 3 classes"):
         replace(by_number, class_names=["cat"])
-    with pytest.raises(ValueError, match="labels name class 'bee' in 1 rows; every class of"):
+    with pytest.raises(ValueError, match="labels name class 'bee' in 1 row; every class of"):
         sb.fit_source(first[:25], NAMES[z[:25]])
 
 

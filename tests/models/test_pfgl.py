@@ -252,7 +252,7 @@ def test_labelled_rows_whose_class_no_prototype_has_are_refused(known):
         told = sb.PartialLabels(np.asarray(known))
         jax.eval_shape(lambda: seed(pfgl, 0)(x, told, **given, **options))
 
-    with pytest.raises(ValueError, match="1 rows: 0.*have the classes 1, 2; .*label_noise"):
+    with pytest.raises(ValueError, match="1 row: 0.*have the classes 1, 2; .*label_noise"):
         sampled(lacking)
     sampled(((0, 1), (0, 0)))
     sampled(lacking, label_noise=0.1)

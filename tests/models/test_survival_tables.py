@@ -36,7 +36,7 @@ def read(data):
         (
             "drug",
             np.nan,
-            r"columns \['drug'\] are incomplete in 1 rows, the first \[105\] of who {who};",
+            r"columns \['drug'\] are incomplete in 1 row, the first \[105\] of who {who};",
         ),
         ("drug", np.inf, r"drug is inf in row 105 of who {who}; drop"),
     ],

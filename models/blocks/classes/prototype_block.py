@@ -23,7 +23,7 @@ from numpyro.distributions.transforms import (
 
 from sidebayes.common.arrays import is_traced, plain_array
 from sidebayes.common.fields import check_integer
-from sidebayes.common.magnitudes import listed, shown
+from sidebayes.common.magnitudes import counted, listed, shown
 
 from ..block import Block
 from ..components.gaussian_prior import GaussianPrior, resolve_prior
@@ -119,8 +119,9 @@ def _refuse_classless(
     bad = np.flatnonzero(~(known.admissible(num_classes) & offered).any(axis=1))
     if len(bad):
         raise ValueError(
-            f"no prototype has a class that is stated for {len(bad)} rows: {listed(bad)}. Prototypes have "
-            f"the classes {listed(np.flatnonzero(offered))}; add some of the others, or pass label_noise"
+            f"no prototype has a class that is stated for {counted(len(bad), 'row')}: {listed(bad)}. "
+            f"Prototypes have the classes {listed(np.flatnonzero(offered))}; add some of the others, or pass "
+            "label_noise"
         )
 
 

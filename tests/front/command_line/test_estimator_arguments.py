@@ -159,7 +159,7 @@ def test_rows_without_a_class_are_not_scored(iris, learned):
         TypeError, match=r"y names classes otherwise than at fit, where they were \['"
     ):
         model.score(x, np.unique(y, return_inverse=True)[1])
-    with pytest.warns(SideBayesWarning, match=r"not learned, \['other'\], in 1 rows"):
+    with pytest.warns(SideBayesWarning, match=r"not learned, \['other'\], in 1 row"):
         other = model.score(x, np.array(["other", *y[1:]]))
     assert other == pytest.approx(right.mean() - right[0] / len(x))
     with pytest.raises(TypeError, match="y mixes names"):

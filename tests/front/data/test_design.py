@@ -167,14 +167,14 @@ def test_other_tables(table):
         np.testing.assert_allclose(found["fixed"], sb.design("y ~ t + (1 | who)", table)["fixed"])
     with pytest.raises(TypeError, match="pass a data frame"):
         sb.design("y ~ t + (1 | who)", table.to_numpy())
-    with pytest.raises(ValueError, match="is missing in 1 rows, the first 104"):
+    with pytest.raises(ValueError, match="is missing in 1 row, the first 104"):
         sb.design("y ~ t + (1 | who)", table.assign(who=table["who"].where(table.index != 104)))
 
 
 def test_rows_with_missing_values_are_counted_in_one_sentence(table):
     gaps = table.assign(y=table["y"].where(table.index != table.index[0]))
     with pytest.raises(
-        ValueError, match=r"columns \['y'\] are incomplete in 1 rows, .*subset=\['y'\]\)$"
+        ValueError, match=r"columns \['y'\] are incomplete in 1 row, .*subset=\['y'\]\)$"
     ):
         sb.design("y ~ 1 + (1 | who)", gaps)
 
