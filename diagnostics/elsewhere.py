@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.common.arrays import real_array
 from sidebayes.common.warnings import warn_user
 
-__all__ = ["is_draws", "made_by", "matched_by_name", "read_draws"]
+__all__ = ["is_draws", "made_by", "matched_by_name", "read_draws", "unnamed"]
 
 _READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """Groups that are read."""
@@ -120,49 +120,100 @@ def read_draws(given: Any, name: str = "draws", computed: Collection[str] = ()) 
 
 
 def matched_by_name(
-    draws: xr.DataArray, dims: Sequence[str], names: Mapping[str, ArrayLike]
-) -> NDArray:
-    """Return draws of a site in the order that a fit has along each axis.
+    draws: xr.Dataset,
+    dims: Mapping[str, Sequence[str]],
+    names: Mapping[str, ArrayLike],
+    whose: str = "of the fit",
+) -> dict[str, NDArray]:
+    """Return draws in the order that others have along each axis.
 
-    Names of both are matched. Where either has no names, or numbers from 0 or 1, the order is assumed to be
-    the same.
+    Names of both are matched. Sites without names in the others follow the sites with which they share an
+    axis of the draws. Where either has no names, or numbers from 0 or 1, the order is assumed to be the same.
 
     Parameters
     ----------
-    draws : DataArray, shape (chain, draw, ...)
-    dims : sequence of str
-        Axes of the site in the fit, without these two.
+    draws : Dataset of arrays of shape (chain, draw, ...)
+    dims : mapping of str to sequence of str
+        Axes of each site of the others, without these two.
     names : mapping of str to array_like
-        Names for each axis of the fit; axes that are missing are numbered from 0.
+        Names for each axis of the others; axes that are missing are numbered from 0.
+    whose : str
+        Whose names these are, for messages.
+
+    Returns
+    -------
+    dict of ndarray
+        Draws of all sites; those that the others lack are left as they are.
 
     Raises
     ------
     ValueError
-        If the names along an axis are not those of the fit.
+        If the names along an axis are not those of the others.
     """
-    values = draws.to_numpy()
-    for axis, (own, dim) in enumerate(zip(draws.dims[2:], dims, strict=False), 2):
-        size = values.shape[axis]
-        if own not in draws.coords or draws.coords[own].ndim != 1:
+    orders: dict[tuple[str, int], NDArray] = {}
+    learned: dict[str, NDArray] = {}
+    for site, axis, own, dim in _axes(draws, dims):
+        order = _order(draws[site], own, dim, names, whose)
+        if order is not None:
+            orders[site, axis] = learned[own] = order
+    for site, axis, own, dim in _axes(draws, dims):
+        if own in learned and _numbered(np.asarray(names.get(dim, ())).astype(str)):
+            orders.setdefault((site, axis), learned[own])
+    found = {str(site): values.to_numpy() for site, values in draws.data_vars.items()}
+    for (site, axis), order in orders.items():
+        found[site] = found[site].take(order, axis=axis)
+    return found
+
+
+def unnamed(
+    draws: xr.Dataset, dims: Mapping[str, Sequence[str]], names: Mapping[str, ArrayLike]
+) -> dict[str, list[str]]:
+    """Return sites whose entries have names in the others alone, and these names; see `matched_by_name`."""
+    found = {}
+    for site, _, own, dim in _axes(draws, dims):
+        wanted = np.asarray(names.get(dim, ())).astype(str)
+        if len(wanted) < 2 or _numbered(wanted) or len(wanted) != draws.sizes[own]:
             continue
-        given, numbers = draws.coords[own].to_numpy().astype(str), np.arange(size).astype(str)
-        wanted = np.asarray(names.get(dim, numbers)).astype(str)
-        if len(wanted) != size or (given == wanted).all():
-            continue
-        if sorted(given) == sorted(wanted) and len(set(given)) == size:
-            place = {name: number for number, name in enumerate(given)}
-            values = values.take([place[name] for name in wanted], axis=axis)
-        elif dim in names and sorted(wanted) != sorted(numbers) and not _numbered(given):
-            raise ValueError(
-                f"draws of {str(draws.name)!r} are of {given[:5].tolist()} along {own!r}, those of the fit "
-                f"of {wanted[:5].tolist()} along {dim!r}; give them the same names (assign_coords), or none "
-                f"(drop_vars({own!r})) if their order is the same"
-            )
-    return values
+        if own not in draws.coords or _numbered(draws.coords[own].to_numpy().astype(str)):
+            found[site] = wanted.tolist()
+    return found
+
+
+def _axes(
+    draws: xr.Dataset, dims: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, int, str, str]]:
+    """Site, number of the axis, and its names in the draws and in the others."""
+    for site, values in draws.data_vars.items():
+        pairs = zip(values.dims[2:], dims.get(str(site), ()), strict=False)
+        for axis, (own, dim) in enumerate(pairs, 2):
+            yield str(site), axis, str(own), str(dim)
+
+
+def _order(
+    values: xr.DataArray, own: str, dim: str, names: Mapping[str, ArrayLike], whose: str
+) -> NDArray[np.int64] | None:
+    """Return places of the others' names along an axis; None where the order is taken to be the same."""
+    if own not in values.coords or values.coords[own].ndim != 1:
+        return None
+    size = values.sizes[own]
+    given, numbers = values.coords[own].to_numpy().astype(str), np.arange(size).astype(str)
+    wanted = np.asarray(names.get(dim, numbers)).astype(str)
+    if len(wanted) != size or (given == wanted).all():
+        return None
+    if sorted(given) == sorted(wanted) and len(set(given)) == size:
+        place = {name: number for number, name in enumerate(given)}
+        return np.array([place[name] for name in wanted])
+    if dim in names and sorted(wanted) != sorted(numbers) and not _numbered(given):
+        raise ValueError(
+            f"draws of {str(values.name)!r} are of {given[:5].tolist()} along {own!r}, those {whose} "
+            f"of {wanted[:5].tolist()} along {dim!r}; give them the same names (assign_coords), or none "
+            f"(drop_vars({own!r})) if their order is the same"
+        )
+    return None
 
 
 def _numbered(names: NDArray) -> bool:
-    """Return whether names are numbers from 0 or from 1."""
+    """Return whether names are numbers from 0 or from 1; also true of none."""
     return any(
         (names == np.arange(first, first + len(names)).astype(str)).all() for first in (0, 1)
     )

@@ -185,11 +185,13 @@ def compare(fits: Mapping[str, Fit | xr.DataTree | xr.Dataset | str | Path | MCM
     fits = {**fits, **{name: load(paths[name]) for name in saved}}
     own = {name: one for name, one in fits.items() if isinstance(one, Fit)}
     computed = {name for fit in own.values() for name in computed_of(fit.tree)}
-    drawn = {
-        name: draws_elsewhere(read_draws(one, f"fits[{name!r}]", computed), own)
+    trees = {
+        name: read_draws(one, f"fits[{name!r}]", computed)
         for name, one in fits.items()
         if name not in own
     }
+    first = next(iter(trees.values()), None)
+    drawn = {name: draws_elsewhere(tree, own, first) for name, tree in trees.items()}
     return compare_fits({name: own.get(name) or drawn[name] for name in fits}, elsewhere=[*drawn])
 
 

@@ -299,6 +299,8 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
     for name in map(str, elsewhere):
         if apart := fits[name].tree["fit_info"].attrs["not_compared"]:
             notes.append(f"{quoted(name)} has {apart}: these variables were not compared.")
+        if assumed := fits[name].tree["fit_info"].attrs["without_names"]:
+            notes.append(f"Entries of {quoted(name)} have no names, and are taken for {assumed}.")
     said = headline(fits, frame, by_unit, bic_by_fit)
     return Comparison(
         frame.drop(columns=empty), tuple(notes), tuple(numbers[key] for key in sets), said

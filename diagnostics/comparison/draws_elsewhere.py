@@ -16,7 +16,7 @@ from sidebayes.guides.engines.given import effective_of_copies
 
 from sidebayes.common.magnitudes import listed
 
-from ..elsewhere import made_by, matched_by_name
+from ..elsewhere import made_by, matched_by_name, unnamed
 from ..fitted import Fitted
 from ..symmetry.invariants import convergence, frozen_sites, is_still
 from ..trust.verdict import verdict
@@ -82,22 +82,27 @@ class _Drawn:
         return loo(self.tree, pointwise=True)
 
 
-def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
+def draws_elsewhere(
+    tree: xr.DataTree, fits: Mapping[str, Fitted], first: xr.DataTree | None = None
+) -> Any:
     """Draws as a row of a comparison.
 
     They are taken for draws of the posterior of the fit with which they share most variables, of equal
-    shapes; names of axes, roles and symmetries of these are the fit's.
+    shapes; names of axes, roles and symmetries of these are the fit's. Without fits, entries are put in the
+    order of the first draws.
 
     Parameters
     ----------
     tree : DataTree
         Groups ``posterior`` at least.
     fits : mapping of str to Fit
+    first : DataTree, optional
+        The first draws of the comparison.
 
     Raises
     ------
     ValueError
-        If there are fits, and no variable is shared with any.
+        If there are fits, and no variable is shared with any, or entries have other names.
     """
     posterior = tree["posterior"].to_dataset()
     shared = {name: _shared(posterior, fit.tree["posterior"]) for name, fit in fits.items()}
@@ -109,7 +114,10 @@ def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
         )
     like = None if best is None else fits[best]
     out = xr.DataTree()
+    loose: dict[str, list[str]] = {}
     if like is None:
+        if first is not None:
+            posterior = _in_order_of(posterior, first["posterior"].to_dataset())
         out["posterior"] = xr.DataTree(posterior)
         out["observed_data"] = tree.get("observed_data", xr.DataTree(xr.Dataset()))
         out["constant_data"] = xr.DataTree(
@@ -123,11 +131,12 @@ def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
     else:
         own = like.tree["posterior"]
         values = {n: own[n].isel(chain=0, draw=0, drop=True) for n in shared[str(best)]}
-        named = {}
-        for n, site in values.items():
-            names = {str(dim): axis.to_numpy() for dim, axis in site.coords.items()}
-            drawn = matched_by_name(posterior[n], [*map(str, site.dims)], names)
-            named[n] = (("chain", "draw", *site.dims), drawn, site.attrs)
+        axes = {n: [*map(str, site.dims)] for n, site in values.items()}
+        names = {str(dim): v.to_numpy() for s in values.values() for dim, v in s.coords.items()}
+        drawn, loose = matched_by_name(posterior, axes, names), unnamed(posterior, axes, names)
+        named = {
+            n: (("chain", "draw", *site.dims), drawn[n], site.attrs) for n, site in values.items()
+        }
         out["posterior"] = xr.DataTree(xr.Dataset(named, attrs=dict(own.attrs)))
         out["observed_data"], out["constant_data"] = (
             like.tree[group].copy() for group in ("observed_data", "constant_data")
@@ -144,7 +153,26 @@ def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
     info["not_compared"] = (
         "" if best is None else _not_compared(posterior, fits, best, shared[best])
     )
+    info["without_names"] = "; ".join(
+        f"{site} in the order {listed(names)}" for site, names in loose.items()
+    )
     return _Drawn(out, "" if like is None else like.method)
+
+
+def _in_order_of(posterior: xr.Dataset, first: xr.Dataset) -> xr.Dataset:
+    """Draws whose entries are in the order of others, where both have names."""
+    axes = {
+        str(n): [*map(str, site.dims[2:])]
+        for n, site in first.data_vars.items()
+        if n in posterior and posterior[n].shape[2:] == site.shape[2:]
+    }
+    names = {str(dim): axis.to_numpy() for dim, axis in first.coords.items()}
+    drawn = matched_by_name(posterior, axes, names, "of the first draws")
+    sites = {
+        n: (("chain", "draw", *axes[n]) if n in axes else posterior[n].dims, values)
+        for n, values in drawn.items()
+    }
+    return xr.Dataset(sites, coords={d: v for d, v in first.coords.items() if v.ndim == 1})
 
 
 def _frozen(posterior: Any, like: Fitted | None) -> list[str]:

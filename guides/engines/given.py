@@ -212,5 +212,5 @@ def _tested(
     return Status(
         False,
         f"{said}; they are no draws of this model at these data: steps that keep the posterior move "
-        f"{found}; check data, their units, the order of rows, options, and the sampler",
+        f"{found}; check data, their units, the order of rows and groups, options, and the sampler",
     ), ()

@@ -92,7 +92,10 @@ def check_data(
     if x is None or isinstance(x, str | Mapping | set):
         example = "sidebayes.load_dataset('iris').x"
         if isinstance(x, dict):
-            example = f"pandas.DataFrame({name})"
+            example = (
+                f"pandas.DataFrame({name}); a model of your own may have an argument for each of its arrays, "
+                f"which are then passed by name, **{name}"
+            )
         if hasattr(x, "to_dataframe"):  # of xarray
             raise TypeError(
                 f"{name} is a {type(x).__name__} of several variables; pass {name}.to_dataframe(), with "

@@ -32,10 +32,7 @@ def described(
         computed = dims.keys() - latent_shapes(run.problem).keys()
     tree = read_draws(draws, computed=computed)
     run = replace(run, engine=GivenDraws(made_by(tree)))
-    sites = {
-        str(n): matched_by_name(v, dims.get(str(n), ()), names)
-        for n, v in tree["posterior"].data_vars.items()
-    }
+    sites = matched_by_name(tree["posterior"].to_dataset(), dims, names)
     told = "sample_stats" in tree and "diverging" in tree["sample_stats"]
     diverging = tree["sample_stats"]["diverging"].to_numpy() if told else None
     return run, describe_given(run, sites, diverging)

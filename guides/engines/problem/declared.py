@@ -22,12 +22,15 @@ from ..base import Problem
 from ..plumbing.indicators import plain_support
 from .density import (
     abstract_trace,
+    free_shapes,
     is_individual,
     is_latent,
     latent_sites,
     latent_supports,
+    place,
     site_log_prob,
 )
+from .honoured import is_outcome, live_inputs_of
 from .values import evaluated, trace_anywhere
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "collapsed_sites",
     "declared_blocks",
     "finite_mixtures",
+    "imputed_sites",
     "individual_sites",
     "observed_table",
     "observed_values",
@@ -73,6 +77,18 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
             tail = ("clusters",)
         dims[name] = (*named, *tail)
     return dims
+
+
+def imputed_sites(problem: Problem) -> dict[str, list[str]]:
+    """Return observed sites whose values depend on latent ones, as imputed values do, and on which."""
+    free = {n: jnp.zeros(one.shape, one.dtype) for n, one in free_shapes(problem).items()}
+
+    def observed(free: dict[str, Array]) -> dict[str, Array]:
+        trace, _ = place(problem, free)
+        return {name: site["value"] for name, site in trace.items() if is_outcome(site)}
+
+    found = live_inputs_of(observed, free)
+    return {name: [n for n, is_live in live.items() if is_live] for name, live in found.items()}
 
 
 def site_axes(name: str, site: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -14,6 +14,8 @@ from sidebayes.common.arrays import plain_array, point_table
 from sidebayes.common.class_names import refuse_plus_minus
 from sidebayes.common.fields import check_integer
 from sidebayes.common.files import as_path
+from sidebayes.common.magnitudes import counted
+from sidebayes.common.warnings import warn_user
 
 from .groups import Groups
 from .link_tables import as_same, read_links_table
@@ -142,7 +144,7 @@ class Links(StatedPairs):
         r"""Links whose weight is the log-odds of a stated confidence (Lu 2008, eq. 2.26).
 
         The weight is :math:`\pm\log(\gamma / (1 - \gamma))`. A confidence below one half reverses the
-        statement, one half states nothing (weight zero), and one makes the link hard.
+        statement, with a warning, one half states nothing (weight zero), and one makes the link hard.
 
         Parameters
         ----------
@@ -161,6 +163,13 @@ class Links(StatedPairs):
             row = int(np.argmax((confidence < 0) | (confidence > 1)))
             raise ValueError(
                 f"confidence[{row}] = {confidence[row]} is not a probability; give a number in [0, 1]"
+            )
+        if (doubted := confidence < 0.5).any():
+            row = int(np.argmax(doubted))
+            warn_user(
+                f"confidence is below 0.5 in {counted(doubted.sum(), 'statement')}, the first "
+                f"confidence[{row}] = {confidence[row]:g}: as the probability of being right, it reverses "
+                "them. If 0 means a guess, give (1 + confidence) / 2"
             )
         weight = -flip_rate_weight(confidence)
         return cls._stated(pairs, same, weight, num_points, group, columns)
@@ -252,7 +261,8 @@ class Links(StatedPairs):
         """Read links from a CSV or Parquet table.
 
         The table has columns ``i`` and ``j``, and either ``weight`` (log-odds) or ``same``
-        (true/false, yes/no, must/cannot, 1/0 or 1/-1) with an optional ``confidence``. Where it has
+        (true/false, yes/no, must/cannot, 1/0 or 1/-1) with an optional ``confidence``, the probability
+        that the statement is right; see `from_confidence`. Where it has
         both ``weight`` and ``same``, the sign of the weight must agree with the statement. An optional
         column ``group`` says who stated each link; all other columns are kept as they are.
 

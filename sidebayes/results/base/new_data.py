@@ -245,7 +245,9 @@ def refuse_links_to_known(
             )
 
 
-def sites_of_groups(run: Run, codes: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[int, str]]:
+def sites_of_groups(
+    run: Run, given: Mapping[str, Any], codes: Mapping[str, NDArray[np.int64]]
+) -> dict[str, tuple[int, str]]:
     """Sites with a value for each group that was fitted: their axis of groups, and the argument.
 
     Raises
@@ -264,8 +266,8 @@ def sites_of_groups(run: Run, codes: Mapping[str, NDArray[np.int64]]) -> dict[st
         new = np.flatnonzero(codes[role] < 0)
         if len(new):
             raise ValueError(
-                f"{run.method}: site {site!r} has a value for each of the {role} that were fitted, and "
-                f"{len(new)} of the new data are none of them; leave these out"
+                f"{run.method}: site {site!r} has a value for each fitted group of {role!r}, and none for "
+                f"{listed(given[role].names[new].tolist())}, which were not fitted; leave these out"
             )
     return found
 

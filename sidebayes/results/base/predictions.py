@@ -371,7 +371,7 @@ def _outcomes_of(
         )
     codes = known_groups(run, given)
     refuse_links_to_known(run, given, codes)
-    taken = sites_of_groups(run, codes)
+    taken = sites_of_groups(run, given, codes)
     filled = fill_tables(
         replace(run, data=given), checks.check_dims(run.signature, given), run.data
     )

@@ -337,7 +337,8 @@ def refuse_unknown(
     if drawn.unknown:
         raise ValueError(
             f"{run.method}: the distribution of {drawn.unknown} depends on the data that would be drawn, "
-            "so that these cannot be drawn all at once"
+            "so that these cannot be drawn all at once; have the model use the value that numpyro.sample "
+            "returns in place of the argument that it observes"
         )
 
 

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 
 from sidebayes.diagnostics.sites import point_sites
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import individual_sites
+from sidebayes.guides.engines.problem.declared import imputed_sites, individual_sites
 from sidebayes.guides.engines.problem.importance import pareto_smoothed
 from sidebayes.guides.engines.problem.units import (
     dependent_sites,
@@ -142,6 +142,17 @@ def loo(
     return found
 
 
+def _refuse_imputed(fit: FitBase) -> None:
+    """Refuse densities of values that are no data."""
+    for site, latent in imputed_sites(fit.run.problem).items():
+        if latent:
+            raise ValueError(
+                f"{fit.method}: site {site!r} observes values that depend on {listed(latent)}, so that loo "
+                "would score values that are imputed or transformed as if they were data; have it observe "
+                "the data themselves (obs=x, say), without missing ones by numpyro.handlers.mask"
+            )
+
+
 def _finite_terms(fit: FitBase, unit: str) -> NDArray[np.float64]:
     """Terms of the log likelihood by unit, of enough draws."""
     refuse_sample(fit, "loo")
@@ -154,6 +165,8 @@ def _finite_terms(fit: FitBase, unit: str) -> NDArray[np.float64]:
                     f"{fit.method} has densities of individuals given their {sites[0]}, of which nothing is "
                     "known once an individual is left out; use fit.group_log_likelihood of new individuals"
                 )
+        if fit.run.model is not None and fit.run.card is None:
+            _refuse_imputed(fit)
     if np.prod(terms.shape[:2]) < 100:
         raise ValueError(
             f"{fit.engine} gave {counted(int(np.prod(terms.shape[:2])), 'draw')}, too few to leave data out "

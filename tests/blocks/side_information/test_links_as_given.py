@@ -103,6 +103,12 @@ def test_sums_of_links_keep_columns_or_refuse():
         STATED + Links.must_link([(0, 1)], num_points=5)
 
 
+def test_a_confidence_below_one_half_is_told_to_reverse_statements():
+    with pytest.warns(UserWarning, match=r"below 0.5 in 1 statement.*confidence\[1\] = 0.2"):
+        links = Links.from_confidence([(0, 1), (1, 2)], True, [0.9, 0.2])
+    assert links.same.tolist() == [True, False]
+
+
 def test_a_weight_of_zero_states_nothing_and_stays():
     links = Links([(0, 1), (1, 2)], [0.0, 2.0], 3)
     assert links.weights.tolist() == [0, 2]

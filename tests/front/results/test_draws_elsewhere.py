@@ -312,8 +312,15 @@ def test_draws_along_an_axis_are_put_in_the_order_of_its_names():
     values = np.random.default_rng(0).normal(size=(2, 3, 2))
 
     def matched(*names):
-        drawn = xr.DataArray(values, {"term": [*names]}, ("chain", "draw", "term"), "slope")
-        return matched_by_name(drawn, ["terms"], {"terms": ["p", "q"]})
+        axes = ("chain", "draw", "term")
+        drawn = xr.Dataset(
+            {"slope": (axes, values), "twice": (axes, 2 * values)}, {"term": [*names]}
+        )
+        found = matched_by_name(
+            drawn, {"slope": ["terms"], "twice": ["own"]}, {"terms": ["p", "q"]}
+        )
+        np.testing.assert_array_equal(found["twice"], 2 * found["slope"])  # along the same axis
+        return found["slope"]
 
     np.testing.assert_array_equal(matched("q", "p"), values[..., ::-1])
     for names in (("p", "q"), (1, 2)):
@@ -346,6 +353,38 @@ def test_names_along_axes_are_matched():
     ):
         with pytest.raises(ValueError, match=r"draws of 'slope' are of \['p', 'r'\] along 'term'"):
             ask()
+
+
+def test_draws_alone_are_compared_by_name():
+    rng = np.random.default_rng(0)
+
+    def drawn(*names, said=None):
+        mean = [{"a": 0.0, "b": 1.0, "c": 5.0}[name] for name in names]
+        group = {"posterior": {"theta": mean + rng.normal(size=(4, 300, 3))}}
+        coords = {"school": [*(said or names)]}
+        return arviz_base.from_dict(group, coords=coords, dims={"theta": ["school"]})
+
+    def shift(one, other):
+        return sidebayes.compare({"one": one, "other": other}).frame["shift"].max()
+
+    assert shift(drawn("a", "b", "c"), drawn("c", "a", "b")) < 0.2
+    assert shift(drawn("a", "b", "c"), drawn("c", "b", "a", said="abc")) > 3
+    with pytest.raises(ValueError, match=r"of \['a', 'b', 'd'\].*of the first draws"):
+        shift(drawn("a", "b", "c"), drawn("a", "b", "c", said="abd"))
+
+
+def test_entries_without_names_are_said_to_be_taken_in_the_order_of_the_fit():
+    rng = np.random.default_rng(0)
+    z = pd.DataFrame(rng.normal(size=(30, 2)), columns=["p", "q"])
+    drawn = rng.normal(size=(4, 300, 2))
+    ours = sidebayes.fit(
+        regression, rng.normal(size=30), z, engine=Told({"slope": drawn}), progress=False
+    )
+    theirs = arviz_base.from_dict({"posterior": {"slope": drawn}})
+    table = sidebayes.compare({"ours": ours, "theirs": theirs})
+    assert (
+        "Entries of theirs have no names, and are taken for slope in the order p, q." in table.notes
+    )
 
 
 def test_rows_in_another_order_are_refused():

@@ -57,6 +57,18 @@ def gaps(y: Rows, t: Rows, where: Annotated[ArrayLike, "gaps"]):
     observe(y, b * jnp.asarray(t).at[where].set(filled))
 
 
+def imputed(y: Rows, t: Rows):
+    filled = numpyro.sample("filled", dist.Normal())
+    with numpyro.plate("rows", len(y)):
+        t = numpyro.sample("t", dist.Normal(), obs=jnp.asarray(t).at[0].set(filled))
+        numpyro.sample("y", dist.Normal(t, 1.0), obs=y)
+
+
+def test_imputed_values_are_not_scored():
+    with pytest.raises(ValueError, match="site 't' observes values that depend on filled"):
+        told(imputed, (Y, T), {"filled": 0.5}).loo()
+
+
 def weighed(y: Rows, t: Rows, noisy: Rows):
     """Rows are told apart by a scale and a mask, and each reads its own values only."""
     mean = numpyro.sample("b", dist.Normal(t.mean(), 1.0)) * t
