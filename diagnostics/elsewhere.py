@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.common.arrays import real_array
 from sidebayes.common.warnings import warn_user
 
-__all__ = ["is_draws", "made_by", "matched_by_name", "read_draws", "unnamed"]
+__all__ = ["in_order_of", "is_draws", "made_by", "matched_by_name", "read_draws", "unnamed"]
 
 _READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """Groups that are read."""
@@ -123,52 +123,56 @@ def matched_by_name(
     draws: xr.Dataset,
     dims: Mapping[str, Sequence[str]],
     names: Mapping[str, ArrayLike],
-    whose: str = "of the fit",
 ) -> dict[str, NDArray]:
-    """Return draws in the order that others have along each axis.
+    """Return draws in the order that a fit has along each axis.
 
-    Names of both are matched. Sites without names in the others follow the sites with which they share an
+    Names of both are matched. Sites without names in the fit follow the sites with which they share an
     axis of the draws. Where either has no names, or numbers from 0 or 1, the order is assumed to be the same.
 
     Parameters
     ----------
     draws : Dataset of arrays of shape (chain, draw, ...)
     dims : mapping of str to sequence of str
-        Axes of each site of the others, without these two.
+        Axes of each site of the fit, without these two.
     names : mapping of str to array_like
-        Names for each axis of the others; axes that are missing are numbered from 0.
-    whose : str
-        Whose names these are, for messages.
+        Names for each axis of the fit; axes that are missing are numbered from 0.
 
     Returns
     -------
     dict of ndarray
-        Draws of all sites; those that the others lack are left as they are.
+        Draws of all sites; those that the fit lacks are left as they are.
 
     Raises
     ------
     ValueError
-        If the names along an axis are not those of the others.
+        If the names along an axis are not those of the fit.
     """
-    orders: dict[tuple[str, int], NDArray] = {}
-    learned: dict[str, NDArray] = {}
+    orders, by_axis = _orders(draws, dims, names, "of the fit")
     for site, axis, own, dim in _axes(draws, dims):
-        order = _order(draws[site], own, dim, names, whose)
-        if order is not None:
-            orders[site, axis] = learned[own] = order
-    for site, axis, own, dim in _axes(draws, dims):
-        if own in learned and _numbered(np.asarray(names.get(dim, ())).astype(str)):
-            orders.setdefault((site, axis), learned[own])
+        if own in by_axis and _numbered(np.asarray(names.get(dim, ())).astype(str)):
+            orders.setdefault((site, axis), by_axis[own])
     found = {str(site): values.to_numpy() for site, values in draws.data_vars.items()}
     for (site, axis), order in orders.items():
         found[site] = found[site].take(order, axis=axis)
     return found
 
 
+def in_order_of(draws: xr.Dataset, others: xr.Dataset) -> xr.Dataset:
+    """Return draws in the order of other draws along axes of which both have names; see `matched_by_name`."""
+    dims = {
+        str(n): [*map(str, site.dims[2:])]
+        for n, site in others.data_vars.items()
+        if n in draws and draws[n].shape[2:] == site.shape[2:]
+    }
+    names = {str(dim): axis.to_numpy() for dim, axis in others.coords.items()}
+    _, by_axis = _orders(draws, dims, names, "of the first draws")
+    return draws.isel(by_axis)
+
+
 def unnamed(
     draws: xr.Dataset, dims: Mapping[str, Sequence[str]], names: Mapping[str, ArrayLike]
 ) -> dict[str, list[str]]:
-    """Return sites whose entries have names in the others alone, and these names; see `matched_by_name`."""
+    """Return sites whose entries have names in the fit alone, and these names; see `matched_by_name`."""
     found = {}
     for site, _, own, dim in _axes(draws, dims):
         wanted = np.asarray(names.get(dim, ())).astype(str)
@@ -182,17 +186,32 @@ def unnamed(
 def _axes(
     draws: xr.Dataset, dims: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, int, str, str]]:
-    """Site, number of the axis, and its names in the draws and in the others."""
+    """Site, number of the axis, and its names in the draws and in the fit."""
     for site, values in draws.data_vars.items():
         pairs = zip(values.dims[2:], dims.get(str(site), ()), strict=False)
         for axis, (own, dim) in enumerate(pairs, 2):
             yield str(site), axis, str(own), str(dim)
 
 
+def _orders(
+    draws: xr.Dataset,
+    dims: Mapping[str, Sequence[str]],
+    names: Mapping[str, ArrayLike],
+    whose: str,
+) -> tuple[dict[tuple[str, int], NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+    """Orders that match names, by site and number of the axis, and by name of the axis of the draws."""
+    by_site, by_axis = {}, {}
+    for site, axis, own, dim in _axes(draws, dims):
+        order = _order(draws[site], own, dim, names, whose)
+        if order is not None:
+            by_site[site, axis] = by_axis[own] = order
+    return by_site, by_axis
+
+
 def _order(
     values: xr.DataArray, own: str, dim: str, names: Mapping[str, ArrayLike], whose: str
 ) -> NDArray[np.int64] | None:
-    """Return places of the others' names along an axis; None where the order is taken to be the same."""
+    """Return places of the wanted names along an axis; None where the order is taken to be the same."""
     if own not in values.coords or values.coords[own].ndim != 1:
         return None
     size = values.sizes[own]

@@ -79,7 +79,7 @@ def trajectories(
         One where an output of a row was measured, zero where it was not: the value of y there is
         ignored. By default all outputs were measured.
     num_clusters : int
-        Truncation level, at most the number of points or 100.
+        Truncation level, at most 100, or the number of points if that is larger.
     kernel : {"rbf", "matern32", "matern52"}
     length_scale : float, array_like of shape (num_inputs,), or Distribution, optional
         Length-scale in units of the inputs. None learns it, with a log-normal prior whose median is

@@ -16,7 +16,7 @@ from sidebayes.guides.engines.given import effective_of_copies
 
 from sidebayes.common.magnitudes import listed
 
-from ..elsewhere import made_by, matched_by_name, unnamed
+from ..elsewhere import in_order_of, made_by, matched_by_name, unnamed
 from ..fitted import Fitted
 from ..symmetry.invariants import convergence, frozen_sites, is_still
 from ..trust.verdict import verdict
@@ -117,7 +117,7 @@ def draws_elsewhere(
     loose: dict[str, list[str]] = {}
     if like is None:
         if first is not None:
-            posterior = _in_order_of(posterior, first["posterior"].to_dataset())
+            posterior = in_order_of(posterior, first["posterior"].to_dataset())
         out["posterior"] = xr.DataTree(posterior)
         out["observed_data"] = tree.get("observed_data", xr.DataTree(xr.Dataset()))
         out["constant_data"] = xr.DataTree(
@@ -153,26 +153,11 @@ def draws_elsewhere(
     info["not_compared"] = (
         "" if best is None else _not_compared(posterior, fits, best, shared[best])
     )
+    orders = {tuple(names): [n for n in loose if loose[n] == names] for names in loose.values()}
     info["without_names"] = "; ".join(
-        f"{site} in the order {listed(names)}" for site, names in loose.items()
+        f"{listed(sites)} in the order {listed(names)}" for names, sites in orders.items()
     )
     return _Drawn(out, "" if like is None else like.method)
-
-
-def _in_order_of(posterior: xr.Dataset, first: xr.Dataset) -> xr.Dataset:
-    """Draws whose entries are in the order of others, where both have names."""
-    axes = {
-        str(n): [*map(str, site.dims[2:])]
-        for n, site in first.data_vars.items()
-        if n in posterior and posterior[n].shape[2:] == site.shape[2:]
-    }
-    names = {str(dim): axis.to_numpy() for dim, axis in first.coords.items()}
-    drawn = matched_by_name(posterior, axes, names, "of the first draws")
-    sites = {
-        n: (("chain", "draw", *axes[n]) if n in axes else posterior[n].dims, values)
-        for n, values in drawn.items()
-    }
-    return xr.Dataset(sites, coords={d: v for d, v in first.coords.items() if v.ndim == 1})
 
 
 def _frozen(posterior: Any, like: Fitted | None) -> list[str]:

@@ -262,9 +262,9 @@ class Links(StatedPairs):
 
         The table has columns ``i`` and ``j``, and either ``weight`` (log-odds) or ``same``
         (true/false, yes/no, must/cannot, 1/0 or 1/-1) with an optional ``confidence``, the probability
-        that the statement is right; see `from_confidence`. Where it has
-        both ``weight`` and ``same``, the sign of the weight must agree with the statement. An optional
-        column ``group`` says who stated each link; all other columns are kept as they are.
+        that the statement is right; see `from_confidence`. Where it has both ``weight`` and ``same``,
+        the sign of the weight must agree with the statement. An optional column ``group`` says who
+        stated each link; all other columns are kept as they are.
 
         Raises
         ------

@@ -109,7 +109,7 @@ def test_labels_that_there_are_none_of_are_refused_before_a_fit(name, monkeypatc
         ),
         (
             "fit mixed_effects table.csv --formula y~a+(1|kind)",
-            "columns ['y'] are incomplete in 1 rows, the first [1]; delete them in the file",
+            "columns ['y'] are incomplete in 1 row, the first [1]; delete them in the file",
         ),
         (
             "fit mixed_effects table.csv --formula z~a+(1|kind)",
