@@ -190,7 +190,7 @@ def compare(fits: Mapping[str, Fit | xr.DataTree | xr.Dataset | str | Path | MCM
         for name, one in fits.items()
         if name not in own
     }
-    first = next(iter(trees.values()), None)
+    first = next(iter(trees.items()), None)
     drawn = {name: draws_elsewhere(tree, own, first) for name, tree in trees.items()}
     return compare_fits({name: own.get(name) or drawn[name] for name in fits}, elsewhere=[*drawn])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ class _Drawn:
 
 
 def draws_elsewhere(
-    tree: xr.DataTree, fits: Mapping[str, Fitted], first: xr.DataTree | None = None
+    tree: xr.DataTree, fits: Mapping[str, Fitted], first: tuple[str, xr.DataTree] | None = None
 ) -> Any:
     """Draws as a row of a comparison.
 
@@ -96,8 +96,8 @@ def draws_elsewhere(
     tree : DataTree
         Groups ``posterior`` at least.
     fits : mapping of str to Fit
-    first : DataTree, optional
-        The first draws of the comparison.
+    first : (str, DataTree), optional
+        Name and tree of the first draws of the comparison.
 
     Raises
     ------
@@ -114,10 +114,12 @@ def draws_elsewhere(
         )
     like = None if best is None else fits[best]
     out = xr.DataTree()
-    loose: dict[str, list[str]] = {}
+    loose, apart = {}, ""
     if like is None:
         if first is not None:
-            posterior = in_order_of(posterior, first["posterior"].to_dataset())
+            others = first[1]["posterior"].to_dataset()
+            posterior = in_order_of(posterior, others)
+            apart = _not_compared(posterior, others, first[0])
         out["posterior"] = xr.DataTree(posterior)
         out["observed_data"] = tree.get("observed_data", xr.DataTree(xr.Dataset()))
         out["constant_data"] = xr.DataTree(
@@ -130,6 +132,7 @@ def draws_elsewhere(
         )
     else:
         own = like.tree["posterior"]
+        apart = _not_compared(posterior, own, str(best))
         values = {n: own[n].isel(chain=0, draw=0, drop=True) for n in shared[str(best)]}
         axes = {n: [*map(str, site.dims)] for n, site in values.items()}
         names = {str(dim): v.to_numpy() for s in values.values() for dim, v in s.coords.items()}
@@ -150,9 +153,7 @@ def draws_elsewhere(
     if worth is not None:
         info["effective_draws"] = worth
     info["frozen"] = json.dumps(_frozen(out["posterior"], like))
-    info["not_compared"] = (
-        "" if best is None else _not_compared(posterior, fits, best, shared[best])
-    )
+    info["not_compared"] = apart
     orders = {tuple(names): [n for n in loose if loose[n] == names] for names in loose.values()}
     info["without_names"] = "; ".join(
         f"{listed(sites)} in the order {listed(names)}" for names, sites in orders.items()
@@ -184,14 +185,13 @@ def _shared(posterior: xr.Dataset, own: Any) -> list[str]:
     ]
 
 
-def _not_compared(
-    posterior: xr.Dataset, fits: Mapping[str, Fitted], best: str, shared: Sequence[str]
-) -> str:
+def _not_compared(posterior: xr.Dataset, others: Any, name: str) -> str:
     """Which variables either has alone, or of another shape; empty where there are none."""
-    own = [str(n) for n in fits[best].tree["posterior"].data_vars if n not in shared]
+    shared = _shared(posterior, others)
+    own = [str(n) for n in others.data_vars if n not in shared]
     surplus = [str(n) for n in posterior.data_vars if n not in shared]
-    said = [f"no {listed(own)} of the shape that {best} has"] * bool(own)
-    said += [f"{listed(surplus)} beside what {best} has"] * bool(surplus)
+    said = [f"no {listed(own)} of the shape that {name} has"] * bool(own)
+    said += [f"{listed(surplus)} beside what {name} has"] * bool(surplus)
     return " and ".join(said)
 
 

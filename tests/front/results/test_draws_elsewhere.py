@@ -360,7 +360,7 @@ def test_draws_alone_are_compared_by_name():
 
     def drawn(*names, said=None):
         mean = [{"a": 0.0, "b": 1.0, "c": 5.0}[name] for name in names]
-        group = {"posterior": {"theta": mean + rng.normal(size=(4, 300, 3))}}
+        group = {"posterior": {"theta": mean + rng.normal(size=(4, 300, len(names)))}}
         coords = {"school": [*(said or names)]}
         return arviz_base.from_dict(group, coords=coords, dims={"theta": ["school"]})
 
@@ -369,6 +369,8 @@ def test_draws_alone_are_compared_by_name():
 
     assert shift(drawn("a", "b", "c"), drawn("c", "a", "b")) < 0.2
     assert shift(drawn("a", "b", "c"), drawn("c", "b", "a", said="abc")) > 3
+    fewer = sidebayes.compare({"one": drawn("a", "b", "c"), "other": drawn("a", "b")})
+    assert any("other has no theta of the shape that one has" in note for note in fewer.notes)
     with pytest.raises(ValueError, match=r"of \['a', 'b', 'd'\].*of the first draws"):
         shift(drawn("a", "b", "c"), drawn("a", "b", "c", said="abd"))
 
