@@ -157,14 +157,10 @@ def matched_by_name(
     return found
 
 
-def in_order_of(draws: xr.Dataset, others: xr.Dataset) -> xr.Dataset:
+def in_order_of(
+    draws: xr.Dataset, dims: Mapping[str, Sequence[str]], names: Mapping[str, ArrayLike]
+) -> xr.Dataset:
     """Return draws in the order of other draws along axes of which both have names; see `matched_by_name`."""
-    dims = {
-        str(n): [*map(str, site.dims[2:])]
-        for n, site in others.data_vars.items()
-        if n in draws and draws[n].shape[2:] == site.shape[2:]
-    }
-    names = {str(dim): axis.to_numpy() for dim, axis in others.coords.items()}
     _, by_axis = _orders(draws, dims, names, "of the first draws")
     return draws.isel(by_axis)
 

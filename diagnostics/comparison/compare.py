@@ -300,7 +300,9 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
         if apart := fits[name].tree["fit_info"].attrs["not_compared"]:
             notes.append(f"{quoted(name)} has {apart}: these variables were not compared.")
         if assumed := fits[name].tree["fit_info"].attrs["without_names"]:
-            notes.append(f"Entries of {quoted(name)} have no names, and are taken for {assumed}.")
+            notes.append(
+                f"Entries of {quoted(name)} have no names, and were taken in the order of the fit: {assumed}."
+            )
     said = headline(fits, frame, by_unit, bic_by_fit)
     return Comparison(
         frame.drop(columns=empty), tuple(notes), tuple(numbers[key] for key in sets), said

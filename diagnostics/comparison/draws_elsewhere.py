@@ -118,7 +118,7 @@ def draws_elsewhere(
     if like is None:
         if first is not None:
             others = first[1]["posterior"].to_dataset()
-            posterior = in_order_of(posterior, others)
+            posterior = in_order_of(posterior, *_named_axes(posterior, others))
             apart = _not_compared(posterior, others, first[0])
         out["posterior"] = xr.DataTree(posterior)
         out["observed_data"] = tree.get("observed_data", xr.DataTree(xr.Dataset()))
@@ -134,8 +134,7 @@ def draws_elsewhere(
         own = like.tree["posterior"]
         apart = _not_compared(posterior, own, str(best))
         values = {n: own[n].isel(chain=0, draw=0, drop=True) for n in shared[str(best)]}
-        axes = {n: [*map(str, site.dims)] for n, site in values.items()}
-        names = {str(dim): v.to_numpy() for s in values.values() for dim, v in s.coords.items()}
+        axes, names = _named_axes(posterior, own)
         drawn, loose = matched_by_name(posterior, axes, names), unnamed(posterior, axes, names)
         named = {
             n: (("chain", "draw", *site.dims), drawn[n], site.attrs) for n, site in values.items()
@@ -156,7 +155,7 @@ def draws_elsewhere(
     info["not_compared"] = apart
     orders = {tuple(names): [n for n in loose if loose[n] == names] for names in loose.values()}
     info["without_names"] = "; ".join(
-        f"{listed(sites)} in the order {listed(names)}" for names, sites in orders.items()
+        f"{listed(sites)} ({listed(names)})" for names, sites in orders.items()
     )
     return _Drawn(out, "" if like is None else like.method)
 
@@ -183,6 +182,14 @@ def _shared(posterior: xr.Dataset, own: Any) -> list[str]:
         for n, site in own.data_vars.items()
         if n in posterior and posterior[n].shape[2:] == site.shape[2:]
     ]
+
+
+def _named_axes(
+    posterior: xr.Dataset, others: Any
+) -> tuple[dict[str, list[str]], dict[str, NDArray]]:
+    """Axes of shared variables in others, and the names along these axes."""
+    axes = {n: [*map(str, others[n].dims[2:])] for n in _shared(posterior, others)}
+    return axes, {str(dim): along.to_numpy() for dim, along in others.coords.items()}
 
 
 def _not_compared(posterior: xr.Dataset, others: Any, name: str) -> str:

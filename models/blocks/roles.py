@@ -145,7 +145,7 @@ class KernelFeatures:
 
 @dataclass(frozen=True)
 class Truncation:
-    """In the annotation of a number of clusters: up to 100 may exceed that of points, and some be empty."""
+    """In the annotation of a number of clusters: up to 100, it may exceed the points; some may be empty."""
 
 
 @dataclass(frozen=True)

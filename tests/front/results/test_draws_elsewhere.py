@@ -384,9 +384,8 @@ def test_entries_without_names_are_said_to_be_taken_in_the_order_of_the_fit():
     )
     theirs = arviz_base.from_dict({"posterior": {"slope": drawn}})
     table = sidebayes.compare({"ours": ours, "theirs": theirs})
-    assert (
-        "Entries of theirs have no names, and are taken for slope in the order p, q." in table.notes
-    )
+    said = "Entries of theirs have no names, and were taken in the order of the fit: slope (p, q)."
+    assert said in table.notes
 
 
 def test_rows_in_another_order_are_refused():
