@@ -149,7 +149,7 @@ def matched_by_name(
     """
     orders, by_axis = _orders(draws, dims, names, "of the fit")
     for site, axis, own, dim in _axes(draws, dims):
-        if own in by_axis and _numbered(np.asarray(names.get(dim, ())).astype(str)):
+        if own in by_axis and _numbered(_texts(names.get(dim, ()))):
             orders.setdefault((site, axis), by_axis[own])
     found = {str(site): values.to_numpy() for site, values in draws.data_vars.items()}
     for (site, axis), order in orders.items():
@@ -171,10 +171,10 @@ def unnamed(
     """Return sites whose entries have names in the fit alone, and these names; see `matched_by_name`."""
     found = {}
     for site, _, own, dim in _axes(draws, dims):
-        wanted = np.asarray(names.get(dim, ())).astype(str)
+        wanted = _texts(names.get(dim, ()))
         if len(wanted) < 2 or _numbered(wanted) or len(wanted) != draws.sizes[own]:
             continue
-        if own not in draws.coords or _numbered(draws.coords[own].to_numpy().astype(str)):
+        if own not in draws.coords or _numbered(_texts(draws.coords[own])):
             found[site] = wanted.tolist()
     return found
 
@@ -211,8 +211,8 @@ def _order(
     if own not in values.coords or values.coords[own].ndim != 1:
         return None
     size = values.sizes[own]
-    given, numbers = values.coords[own].to_numpy().astype(str), np.arange(size).astype(str)
-    wanted = np.asarray(names.get(dim, numbers)).astype(str)
+    given, numbers = _texts(values.coords[own]), np.arange(size).astype(str)
+    wanted = _texts(names.get(dim, numbers))
     if len(wanted) != size or (given == wanted).all():
         return None
     if sorted(given) == sorted(wanted) and len(set(given)) == size:
@@ -225,6 +225,11 @@ def _order(
             f"(drop_vars({own!r})) if their order is the same"
         )
     return None
+
+
+def _texts(names: ArrayLike) -> NDArray[np.str_]:
+    """Return names as text, of which each may be a tuple."""
+    return np.array([str(name) for name in np.asarray(names)], str)
 
 
 def _numbered(names: NDArray) -> bool:

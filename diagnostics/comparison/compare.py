@@ -301,7 +301,7 @@ def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) ->
             notes.append(f"{quoted(name)} has {apart}: these variables were not compared.")
         if assumed := fits[name].tree["fit_info"].attrs["without_names"]:
             notes.append(
-                f"Entries of {quoted(name)} have no names, and were taken in the order of the fit: {assumed}."
+                f"Entries of {quoted(name)} have no names, and were taken in the order {assumed}."
             )
     said = headline(fits, frame, by_unit, bic_by_fit)
     return Comparison(

@@ -118,7 +118,8 @@ def draws_elsewhere(
     if like is None:
         if first is not None:
             others = first[1]["posterior"].to_dataset()
-            posterior = in_order_of(posterior, *_named_axes(posterior, others))
+            named_axes = _named_axes(posterior, others)
+            posterior, loose = in_order_of(posterior, *named_axes), unnamed(posterior, *named_axes)
             apart = _not_compared(posterior, others, first[0])
         out["posterior"] = xr.DataTree(posterior)
         out["observed_data"] = tree.get("observed_data", xr.DataTree(xr.Dataset()))
@@ -154,7 +155,7 @@ def draws_elsewhere(
     info["frozen"] = json.dumps(_frozen(out["posterior"], like))
     info["not_compared"] = apart
     orders = {tuple(names): [n for n in loose if loose[n] == names] for names in loose.values()}
-    info["without_names"] = "; ".join(
+    info["without_names"] = f"of {best or (first and first[0])}: " * bool(loose) + "; ".join(
         f"{listed(sites)} ({listed(names)})" for names, sites in orders.items()
     )
     return _Drawn(out, "" if like is None else like.method)

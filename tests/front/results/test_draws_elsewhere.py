@@ -384,7 +384,7 @@ def test_entries_without_names_are_said_to_be_taken_in_the_order_of_the_fit():
     )
     theirs = arviz_base.from_dict({"posterior": {"slope": drawn}})
     table = sidebayes.compare({"ours": ours, "theirs": theirs})
-    said = "Entries of theirs have no names, and were taken in the order of the fit: slope (p, q)."
+    said = "Entries of theirs have no names, and were taken in the order of ours: slope (p, q)."
     assert said in table.notes
 
 
